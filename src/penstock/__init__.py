@@ -1,0 +1,139 @@
+"""Partitioned streams of records for Python.
+
+>>> import penstock
+>>> hub = penstock.open("memory:")
+>>> orders = hub.create_stream("shop/orders", shards=4, codec="json")
+>>> record_id = orders.append({"id": 1}, key="ann")
+>>> [record.value for record in orders.read(record_id.shard)]
+[{'id': 1}]
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from penstock.core.errors import (
+    BadBatch,
+    BadHub,
+    BadName,
+    BadQuantity,
+    BadRecord,
+    BadRecordId,
+    BadSetting,
+    BadStored,
+    BadValue,
+    Closed,
+    Damaged,
+    DiskFull,
+    Fenced,
+    ForeignStore,
+    ForkedHandle,
+    HubBusy,
+    Invalid,
+    NetworkFilesystem,
+    NewerFormat,
+    NoHub,
+    NotDurable,
+    OffsetOutOfRange,
+    PenstockError,
+    Refused,
+    Retryable,
+    SequenceForgotten,
+    ShardClosed,
+    StoreGone,
+    StreamExists,
+    TruncatedStore,
+    UnknownCodec,
+    UnknownOutcome,
+    UnknownShard,
+    UnknownStream,
+    Unsupported,
+)
+from penstock.core.model import Bounds, Flag, Record, RecordId, Shard, Slice, StreamInfo
+from penstock.core.watermark import Watermark
+
+if TYPE_CHECKING:  # what below is loaded when first asked for, told to type checkers
+    from penstock.codec.registry import register_codec
+    from penstock.core.batch import SCHEMA
+    from penstock.run.appender import Appender, Pending
+    from penstock.run.hub import Hub
+    from penstock.run.opening import open
+    from penstock.run.stream import Stream
+
+__version__ = "0.1.0"
+
+# Arrow and LMDB take their time to load: whoever only wants a name does not wait for them.
+_LATER = {
+    "SCHEMA": "penstock.core.batch",
+    "Appender": "penstock.run.appender",
+    "Hub": "penstock.run.hub",
+    "Pending": "penstock.run.appender",
+    "Stream": "penstock.run.stream",
+    "open": "penstock.run.opening",
+    "register_codec": "penstock.codec.registry",
+}
+
+__all__ = [
+    "SCHEMA",
+    "Appender",
+    "BadBatch",
+    "BadHub",
+    "BadName",
+    "BadQuantity",
+    "BadRecord",
+    "BadRecordId",
+    "BadSetting",
+    "BadStored",
+    "BadValue",
+    "Bounds",
+    "Closed",
+    "Damaged",
+    "DiskFull",
+    "Fenced",
+    "Flag",
+    "ForeignStore",
+    "ForkedHandle",
+    "Hub",
+    "HubBusy",
+    "Invalid",
+    "NetworkFilesystem",
+    "NewerFormat",
+    "NoHub",
+    "NotDurable",
+    "OffsetOutOfRange",
+    "Pending",
+    "PenstockError",
+    "Record",
+    "RecordId",
+    "Refused",
+    "Retryable",
+    "SequenceForgotten",
+    "Shard",
+    "ShardClosed",
+    "Slice",
+    "StoreGone",
+    "Stream",
+    "StreamExists",
+    "StreamInfo",
+    "TruncatedStore",
+    "UnknownCodec",
+    "UnknownOutcome",
+    "UnknownShard",
+    "UnknownStream",
+    "Unsupported",
+    "Watermark",
+    "open",
+    "register_codec",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module 'penstock' has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(_LATER[name]), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return __all__

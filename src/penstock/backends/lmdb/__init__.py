@@ -1,0 +1,1 @@
+"""The embedded backend: one LMDB environment per hub directory."""

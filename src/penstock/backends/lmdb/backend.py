@@ -1,0 +1,338 @@
+"""The ports on LMDB: streams, records, small values and commits in one environment."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from penstock.backends.lmdb import batch as batches
+from penstock.backends.lmdb import rows
+from penstock.backends.lmdb.environment import MAP_BYTES
+from penstock.backends.lmdb.holder import holder_of
+from penstock.backends.lmdb.maintenance import drop_records, trim
+from penstock.backends.lmdb.shared import Shared
+from penstock.backends.lmdb.tables import Tables
+from penstock.backends.lmdb.writer import WRITE_TIMEOUT_S
+from penstock.core import transaction
+from penstock.core.batch import Batch
+from penstock.core.errors import BadBatch, Closed, StreamExists
+from penstock.core.model import Bounds, StreamInfo, even_shards
+from penstock.core.ports import (
+    Append,
+    Capabilities,
+    Commit,
+    Place,
+    Producer,
+    Reading,
+    StreamSpec,
+    Versioned,
+)
+from penstock.core.reading import Room, check_commit_bytes, check_shard, check_start
+from penstock.core.transaction import Part
+
+CAPABILITIES = Capabilities(
+    "lmdb",
+    {
+        "merge": "shards cannot be merged yet",
+        "remote": "its files are memory-mapped: processes of one machine only",
+        "split": "shards cannot be split yet",
+    },
+)
+
+T = TypeVar("T")
+
+POLL_S_MIN = 0.0005
+POLL_S_MAX = 0.005
+"""How long a reader waits between two looks for what another process wrote."""
+
+
+class LmdbBackend:
+    capabilities = CAPABILITIES
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        create: bool = True,
+        map_bytes: int = MAP_BYTES,
+        write_timeout_s: float = WRITE_TIMEOUT_S,
+        any_filesystem: bool = False,
+        maintain: bool = True,
+    ) -> None:
+        self._shared = Shared.open(
+            directory,
+            create=create,
+            map_bytes=map_bytes,
+            any_filesystem=any_filesystem,
+            maintain=maintain,
+        )
+        self._closed = False
+        self._environment = self._shared.environment
+        self._store = self._environment.identity.store
+        self._write_timeout_s = write_timeout_s
+
+    # Streams
+
+    def create_stream(self, spec: StreamSpec) -> StreamInfo:
+        shards = even_shards(spec.shards)
+
+        def create(tables: Tables) -> StreamInfo:
+            streams = self._environment.streams
+            if tables.txn.get(rows.name_key(spec.name), db=streams) is not None:
+                raise StreamExists(f"stream {spec.name!r} exists already")
+            row = tables.txn.get(rows.NEXT_ID_KEY, db=streams)
+            stream_id = 1 if row is None else rows.unpacked(rows.NEXT_ID_KEY, row, int)
+            tables.put_row(streams, rows.NEXT_ID_KEY, stream_id + 1)
+            tables.put_row(streams, rows.name_key(spec.name), stream_id)
+            tables.put_row(streams, rows.id_key(stream_id), rows.StreamRow.of(spec))
+            for shard in shards:
+                key = rows.shard_key(stream_id, shard.index)
+                tables.put_row(self._environment.shards, key, rows.ShardRow.of(shard))
+            return rows.StreamRow.of(spec).info(stream_id, shards)
+
+        return self._write(create)
+
+    def stream(self, name: str) -> StreamInfo:
+        with self._reading() as txn:
+            return Tables(self._environment, txn).find_stream(name)
+
+    def streams(self) -> list[StreamInfo]:
+        with self._reading() as txn:
+            tables = Tables(self._environment, txn)
+            cursor = txn.cursor(db=self._environment.streams)
+            ids = [int.from_bytes(key[1:], "big") for key, _ in rows.ranged(cursor, b"i")]
+            return sorted((tables.stream_info(id) for id in ids), key=lambda stream: stream.name)
+
+    def delete_stream(self, name: str) -> None:
+        def delete(tables: Tables) -> StreamInfo:
+            info = tables.find_stream(name)
+            tables.txn.delete(rows.name_key(name), db=self._environment.streams)
+            tables.txn.delete(rows.id_key(info.id), db=self._environment.streams)
+            for shard in info.shards:
+                tables.txn.delete(rows.shard_key(info.id, shard.index), db=self._environment.shards)
+            tables.put_row(self._environment.streams, rows.doomed_key(info.id), info.id)
+            return info
+
+        info = self._write(delete)
+        drop_records(self._environment, self._write, info.id)
+
+    # Records
+
+    def append(self, parts: Sequence[Append], producer: Producer | None = None) -> list[Place]:
+        prepared, nbytes = self._prepared(parts)
+        return self._write(lambda tables: transaction.append(tables, prepared, producer), nbytes)
+
+    def read(
+        self,
+        stream: StreamInfo,
+        shard: int,
+        start: int,
+        end: int | None = None,
+        *,
+        max_records: int,
+        max_bytes: int,
+    ) -> Reading:
+        check_shard(stream, shard)
+        stored: list[tuple[bytes, bytes]] = []
+        with self._reading() as txn:
+            bounds = Tables(self._environment, txn).bounds(stream, shard)
+            check_start(stream, shard, start, bounds)
+            stop = bounds.end if end is None else min(end, bounds.end)
+            if start >= stop:
+                return Reading((), start)
+            cursor = txn.cursor(db=self._environment.records)
+            found = cursor.set_range(batches.KEY.pack(stream.id, shard, start + 1))
+            records = nbytes = 0
+            while found and records < max_records and nbytes < max(max_bytes, 1):
+                key, value = bytes(cursor.key()), bytes(cursor.value())
+                stored.append((key, value))
+                stored_end = batches.KEY.unpack(key)[2]
+                records = stored_end - start
+                nbytes += len(value)
+                if stored_end >= stop:
+                    break
+                found = cursor.next()
+        return self._decoded(stream, shard, stored, start, stop, Room(max_records, max_bytes))
+
+    def bounds(self, stream: StreamInfo, shard: int) -> Bounds:
+        check_shard(stream, shard)
+        with self._reading() as txn:
+            return Tables(self._environment, txn).bounds(stream, shard)
+
+    def offset_at(self, stream: StreamInfo, shard: int, timestamp_ms: int) -> int:
+        bounds = self.bounds(stream, shard)
+        at = bounds.start
+        while late := self._next_late(stream, shard, at, timestamp_ms):
+            batch = batches.decode(stream, self._store, *late)
+            for offset, found in zip(batch.offsets, batch.timestamps, strict=True):
+                if found >= timestamp_ms and offset >= bounds.start:
+                    return offset
+            at = batch.offsets[-1] + 1
+        return bounds.end
+
+    def trim(self, stream: StreamInfo, shard: int, before: int) -> None:
+        check_start(stream, shard, before, self.bounds(stream, shard))
+        trim(self._environment, self._write, stream, shard, before)
+
+    def changes(self) -> int:
+        return self._environment.last_transaction()
+
+    def wait(self, seen: int, timeout_s: float) -> int:
+        until = time.monotonic() + timeout_s
+        pause_s = POLL_S_MIN
+        while True:
+            now = self._environment.last_transaction()
+            left_s = until - time.monotonic()
+            if now != seen or left_s <= 0:
+                return now
+            with self._shared.committed:
+                self._shared.committed.wait(min(pause_s, left_s))
+            pause_s = min(pause_s * 1.5, POLL_S_MAX)
+
+    # Small values and commits
+
+    def get(self, key: bytes) -> Versioned | None:
+        with self._reading() as txn:
+            return Tables(self._environment, txn).get(key)
+
+    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, Versioned]]:
+        with self._reading() as txn:
+            cursor = txn.cursor(db=self._environment.values)
+            found = [(key, rows.opened_row(key, row)) for key, row in rows.ranged(cursor, prefix)]
+        return iter(found)
+
+    def transact(self, checks: Mapping[bytes, int], puts: Mapping[bytes, bytes | None]) -> bool:
+        transaction.check_puts(checks, puts)
+        return self._write(lambda tables: transaction.transact(tables, checks, puts))
+
+    def commit(self, commit: Commit) -> list[Place]:
+        prepared, nbytes = self._prepared([*commit.outputs, *commit.dead_letters])
+        outputs = prepared[: len(commit.outputs)]
+        dead_letters = prepared[len(commit.outputs) :]
+        return self._write(
+            lambda tables: transaction.commit(
+                tables, commit.grant, commit.done, outputs, dead_letters, commit.state, commit.story
+            ),
+            nbytes,
+        )
+
+    # The rest
+
+    def describe(self) -> dict[str, Any]:
+        holder = holder_of(self._environment.directory)
+        return {**self._environment.facts(), "write_lock": str(holder) if holder else None}
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._shared.release()
+
+    def _write(self, work: Callable[[Tables], T], nbytes: int = 0) -> T:
+        if self._closed:
+            raise Closed(f"the hub {self._environment.directory} was closed")
+        result: T = self._shared.write(work, nbytes, self._write_timeout_s)
+        return result
+
+    def _reading(self) -> AbstractContextManager[Any]:
+        if self._closed:
+            raise Closed(f"the hub {self._environment.directory} was closed")
+        return self._environment.reading()
+
+    def _prepared(self, parts: Sequence[Append]) -> tuple[list[Part], int]:
+        nbytes = sum(part.batch.nbytes for part in parts)
+        check_commit_bytes(nbytes)
+        for part in parts:
+            check_shard(part.stream, part.shard)
+        return [
+            Part(part.stream, part.shard, len(part.batch), batches.encode(part.batch))
+            for part in parts
+        ], nbytes
+
+    def _next_late(
+        self, stream: StreamInfo, shard: int, start: int, timestamp_ms: int
+    ) -> tuple[bytes, bytes] | None:
+        """The first stored batch from an offset on that has a record of that time or later."""
+        prefix = batches.KEY.pack(stream.id, shard, 0)[:8]
+        with self._reading() as txn:
+            cursor = txn.cursor(db=self._environment.records)
+            found = cursor.set_range(batches.KEY.pack(stream.id, shard, start + 1))
+            while found and bytes(cursor.key()[:8]) == prefix:
+                key, value = bytes(cursor.key()), cursor.value()
+                try:
+                    late = batches.header(self._store, key, value).latest_ms >= timestamp_ms
+                except batches.Unreadable:
+                    late = True  # decoding it tells what is wrong
+                if late:
+                    return key, bytes(value)
+                found = cursor.next()
+        return None
+
+    def _decoded(
+        self,
+        stream: StreamInfo,
+        shard: int,
+        stored: list[tuple[bytes, bytes]],
+        start: int,
+        stop: int,
+        room: Room,
+    ) -> Reading:
+        taken: list[Batch] = []
+        at = start
+        try:
+            for batch in _joined(self._opened(stream, shard, stored, start)):
+                part = room.take(batch, at, stop)
+                if not len(part):
+                    break
+                taken.append(part)
+                at += len(part)
+        except BadBatch:
+            # What came before the damage is delivered; the next read begins with it and says so.
+            if not taken:
+                raise
+        return Reading(taken, at)
+
+    def _opened(
+        self, stream: StreamInfo, shard: int, stored: list[tuple[bytes, bytes]], start: int
+    ) -> Iterator[Batch]:
+        """The batches, each checked, and that none is missing between them."""
+        expected = start
+        for key, value in stored:
+            batch = batches.decode(stream, self._store, key, value)
+            base = batch.offsets[0]
+            if base > expected:
+                raise BadBatch(stream.name, shard, expected, base, "it is missing")
+            expected = base + len(batch)
+            yield batch
+
+
+def _joined(opened: Iterator[Batch]) -> Iterator[Batch]:
+    """Neighbouring small batches as one: what was appended one by one is read together."""
+    small: list[Batch] = []
+    try:
+        for batch in opened:
+            if batch.is_rows:
+                small.append(batch)
+                continue
+            yield from _as_one(small)
+            small = []
+            yield batch
+    except BadBatch:
+        yield from _as_one(small)
+        raise
+    yield from _as_one(small)
+
+
+def _as_one(small: list[Batch]) -> Iterator[Batch]:
+    if len(small) <= 1:
+        yield from small
+        return
+    first, last = small[0], small[-1]
+    yield Batch(
+        rows=[row for batch in small for row in batch.rows],
+        stream=first.stream,
+        shard=first.shard,
+        offsets=range(first.offsets[0], last.offsets[-1] + 1),
+    )

@@ -1,0 +1,276 @@
+"""A stored batch: a header of 68 bytes, then the records. docs/format.md has the layout.
+
+The checksum covers the records, the header and the key the batch is stored under, so that a damaged
+page can never serve the batch of another shard, stream or store.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Sequence
+from functools import cache
+from typing import Annotated, NamedTuple
+
+import msgspec
+import pyarrow as pa
+
+from penstock.core.batch import (
+    FLAGS_MAX,
+    HEADERS_TYPE,
+    SCHEMA,
+    SEQUENCE_MAX,
+    Batch,
+    Row,
+)
+from penstock.core.errors import BadBatch
+from penstock.core.model import StreamInfo
+from penstock.core.quantities import TIMESTAMP_MS_MAX
+
+MAGIC = b"PnSt"
+BATCH_FORMAT = 1
+KIND_ROWS = 1
+KIND_ARROW = 2
+KIND_REFERENCE = 3
+"""Reserved: the batch lies in a file of its own."""
+
+ROWS_MAX = 16
+"""Up to this many records are stored as rows: an Arrow batch of one record costs 900 bytes."""
+
+KEY = struct.Struct(">IIQ")
+"""Stream id, shard, last offset + 1: one range seek finds the batch of any offset."""
+
+HEADER = struct.Struct("<4sBBH16sIIQIIqqI")
+
+_ALL_COLUMNS = (1 << len(SCHEMA)) - 1
+_ALWAYS_STORED = 0b0000110  # data and timestamp
+_DEFAULTS_ROWS = 4096
+
+_Wire = tuple[
+    bytes | None,
+    bytes | None,
+    Annotated[int, msgspec.Meta(ge=0, le=TIMESTAMP_MS_MAX)],
+    Annotated[int, msgspec.Meta(ge=0, le=SEQUENCE_MAX)],
+    Annotated[int, msgspec.Meta(ge=0, le=FLAGS_MAX)],
+    list[tuple[str, bytes | None]],
+    bytes | None,
+]
+_encode_rows = msgspec.msgpack.Encoder().encode
+_decode_rows = msgspec.msgpack.Decoder(list[_Wire]).decode
+
+
+class Encoded(NamedTuple):
+    """A batch ready to be stored wherever the shard ends."""
+
+    kind: int
+    columns: int
+    """Which columns of the schema are in the payload; the others hold their default in every
+    record."""
+    records: int
+    earliest_ms: int
+    latest_ms: int
+    payload: bytes
+    crc: int
+    """Of the payload, so that only the header is left to do under the write lock."""
+
+
+class Header(NamedTuple):
+    magic: bytes
+    version: int
+    kind: int
+    columns: int
+    store: bytes
+    stream: int
+    shard: int
+    base: int
+    records: int
+    length: int
+    earliest_ms: int
+    latest_ms: int
+    crc: int
+
+    @property
+    def end(self) -> int:
+        return self.base + self.records
+
+
+def encode(batch: Batch) -> Encoded:
+    if len(batch) <= ROWS_MAX:
+        times: Sequence[int] = batch.timestamps
+        payload = _encode_rows(batch.rows)
+        return Encoded(
+            KIND_ROWS,
+            _ALL_COLUMNS,
+            len(batch),
+            min(times),
+            max(times),
+            payload,
+            zlib.crc32(payload),
+        )
+    columns = _stored_columns(batch.columns)
+    stored = batch.columns.select([i for i in range(len(SCHEMA)) if columns >> i & 1])
+    payload = stored.serialize().to_pybytes()
+    earliest, latest = _extremes_ms(batch.columns.column("timestamp"))
+    return Encoded(KIND_ARROW, columns, len(batch), earliest, latest, payload, zlib.crc32(payload))
+
+
+def sealed(encoded: Encoded, store: bytes, key: bytes, base: int) -> bytes:
+    """The value to store under the key."""
+    stream, shard, _ = KEY.unpack(key)
+    head = HEADER.pack(
+        MAGIC,
+        BATCH_FORMAT,
+        encoded.kind,
+        encoded.columns,
+        store,
+        stream,
+        shard,
+        base,
+        encoded.records,
+        len(encoded.payload),
+        encoded.earliest_ms,
+        encoded.latest_ms,
+        0,
+    )[:-4]
+    crc = zlib.crc32(key, zlib.crc32(head, encoded.crc))
+    return b"".join((head, crc.to_bytes(4, "little"), encoded.payload))
+
+
+class Unreadable(Exception):
+    """Why a stored value is not the batch that was written under its key."""
+
+
+def header(store: bytes, key: bytes, value: bytes | memoryview) -> Header:
+    """The header, checked against everything that is cheap to check: not against the checksum."""
+    if len(value) < HEADER.size:
+        raise Unreadable(f"only {len(value)} bytes")
+    head = Header._make(HEADER.unpack_from(value))
+    if head.magic != MAGIC:
+        raise Unreadable("it does not begin like a batch")
+    if head.version != BATCH_FORMAT or head.kind not in (KIND_ROWS, KIND_ARROW):
+        raise Unreadable(f"unknown format {head.version}, kind {head.kind}")
+    stream, shard, end = KEY.unpack(key)
+    if (head.store, head.stream, head.shard, head.end) != (store, stream, shard, end):
+        raise Unreadable("it belongs elsewhere")
+    if head.length != len(value) - HEADER.size or not head.records:
+        raise Unreadable("its length is wrong")
+    return head
+
+
+def decode(stream: StreamInfo, store: bytes, key: bytes, value: bytes) -> Batch:
+    """The batch stored under the key, or `BadBatch`; nothing of it is looked at before it is
+    verified."""
+    try:
+        return _verified(stream, store, key, value)
+    except Unreadable as why:
+        _, shard, end = KEY.unpack(key)
+        raise BadBatch(stream.name, shard, _likely_base(value, end), end, str(why)) from None
+
+
+def _verified(stream: StreamInfo, store: bytes, key: bytes, value: bytes) -> Batch:
+    head = header(store, key, value)
+    payload = memoryview(value)[HEADER.size :]
+    crc = zlib.crc32(key, zlib.crc32(value[: HEADER.size - 4], zlib.crc32(payload)))
+    if crc != head.crc:
+        raise Unreadable("its checksum is wrong")
+    return _opened(head, payload, stream.name)
+
+
+def _opened(head: Header, payload: memoryview, stream: str) -> Batch:
+    offsets = range(head.base, head.end)
+    if head.kind == KIND_ROWS:
+        rows = _opened_rows(payload)
+        if len(rows) != head.records:
+            raise Unreadable(f"{len(rows)} records where {head.records} should be")
+        return Batch(rows=rows, stream=stream, shard=head.shard, offsets=offsets)
+    arrow = _opened_arrow(head, payload)
+    return Batch(arrow=arrow, stream=stream, shard=head.shard, offsets=offsets)
+
+
+def _opened_rows(payload: memoryview) -> list[Row]:
+    try:
+        return list(map(Row._make, _decode_rows(payload)))
+    except (msgspec.DecodeError, RecursionError) as why:
+        raise Unreadable(f"its rows cannot be decoded ({why})") from None
+
+
+def _opened_arrow(head: Header, payload: memoryview) -> pa.RecordBatch:
+    if head.columns & _ALWAYS_STORED != _ALWAYS_STORED or head.columns & ~_ALL_COLUMNS:
+        raise Unreadable(f"unknown columns {head.columns:#x}")
+    schema = _stored_schema(head.columns)
+    try:
+        stored = pa.ipc.read_record_batch(pa.py_buffer(payload), schema)
+        if stored.num_rows != head.records:
+            raise Unreadable(f"{stored.num_rows} records where {head.records} should be")
+        stored.validate(full=True)
+        if any(stored.column(i).null_count for i, field in enumerate(schema) if not field.nullable):
+            raise Unreadable("a value is missing")
+    except (pa.ArrowException, OSError, ValueError, MemoryError) as why:
+        raise Unreadable(f"its columns cannot be decoded ({why})") from None
+    if head.columns == _ALL_COLUMNS:
+        return stored
+    columns = iter(stored.columns)
+    return pa.RecordBatch.from_arrays(
+        [
+            next(columns) if head.columns >> i & 1 else _default(i, head.records)
+            for i in range(len(SCHEMA))
+        ],
+        schema=SCHEMA,
+    )
+
+
+@cache
+def _stored_schema(columns: int) -> pa.Schema:
+    return pa.schema([field for i, field in enumerate(SCHEMA) if columns >> i & 1])
+
+
+@cache
+def _defaults(column: int) -> pa.Array:
+    return _default_array(column, _DEFAULTS_ROWS)
+
+
+def _default(column: int, count: int) -> pa.Array:
+    if count <= _DEFAULTS_ROWS:
+        return _defaults(column).slice(0, count)
+    return _default_array(column, count)
+
+
+def _default_array(column: int, count: int) -> pa.Array:
+    kind = SCHEMA.field(column).type
+    if kind == pa.binary():
+        return pa.nulls(count, kind)
+    return pa.repeat(pa.scalar([] if kind == HEADERS_TYPE else 0, kind), count)
+
+
+def _stored_columns(batch: pa.RecordBatch) -> int:
+    """The columns that hold more than their default."""
+    key, _, _, sequence, flags, headers, trace = batch.columns
+    columns: int = _ALWAYS_STORED
+    columns |= (key.null_count < len(key)) << 0
+    columns |= (not _zeros(sequence)) << 3
+    columns |= (not _zeros(flags)) << 4
+    columns |= (len(headers.flatten()) > 0) << 5
+    columns |= (trace.null_count < len(trace)) << 6
+    return columns
+
+
+def _zeros(column: pa.Array) -> bool:
+    width = column.type.bit_width // 8
+    buffer = column.buffers()[1]
+    start = column.offset * width
+    return not memoryview(buffer)[start : start + len(column) * width].tobytes().strip(b"\0")
+
+
+def _extremes_ms(timestamps: pa.Array) -> tuple[int, int]:
+    us = memoryview(timestamps.buffers()[1]).cast("q")
+    listed = us[timestamps.offset : timestamps.offset + len(timestamps)].tolist()
+    return min(listed) // 1000, max(listed) // 1000
+
+
+def _likely_base(value: bytes, end: int) -> int:
+    """For the message only: the header may be what is damaged."""
+    if len(value) >= HEADER.size:
+        head = Header._make(HEADER.unpack_from(value))
+        if head.end == end:
+            return head.base
+    return end - 1

@@ -1,0 +1,374 @@
+"""One LMDB environment.
+
+Each rule here was learnt from a measured failure: docs/architecture.md lists them with the tests
+that show what they prevent. Synced commits only; an environment never crosses a fork; a deleted or
+replaced directory stops writes; a full map grows; a map grown by others is adopted.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import lmdb
+import msgspec
+
+from penstock.backends.lmdb import files
+from penstock.core.errors import (
+    BadStored,
+    Closed,
+    DiskFull,
+    ForeignStore,
+    ForkedHandle,
+    HubBusy,
+    NewerFormat,
+    NotDurable,
+    PenstockError,
+    StoreGone,
+)
+from penstock.core.quantities import shown_size
+from penstock.failpoints import failpoint
+
+log = logging.getLogger("penstock")
+
+STORE_FORMAT = 1
+MAP_BYTES = 64 * 2**30
+MAP_BYTES_MAX = 16 * 2**40
+READERS_MAX = 512
+READER_CHECK_S = 10.0
+GONE_CHECK_S = 1.0
+
+_IDENTITY_KEY = b"penstock"
+_TABLES = (b"records", b"shards", b"streams", b"values")
+
+T = TypeVar("T")
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """Written once, when the hub is made."""
+
+    format: int
+    store: bytes
+    created_ms: int
+
+
+class Environment:
+    """Opened once per process and directory: `penstock.backends.lmdb.shared` sees to that."""
+
+    def __init__(
+        self, directory: Path, map_bytes: int, *, create: bool, any_filesystem: bool
+    ) -> None:
+        self.directory = directory
+        self._pid = os.getpid()
+        self._closed = False
+        self._gate = _Gate()
+        self._next_reader_check = 0.0
+        self._next_gone_check = 0.0
+        files.prepare(directory, create=create, any_filesystem=any_filesystem)
+        self._map_bytes = map_bytes
+        self._open_files()
+
+    # Opening and closing
+
+    def close(self) -> None:
+        """Also in a forked child, where it only lets go of what was inherited."""
+        if self.inherited():
+            self._env.close()
+            return
+        with self._gate.alone():
+            self._closed = True
+            self._env.close()
+
+    def usable(self) -> bool:
+        return not (self._closed or self.inherited() or self._replaced())
+
+    def _open_files(self) -> None:
+        try:
+            self._env = lmdb.open(
+                str(self.directory),
+                map_size=self._map_bytes,
+                max_dbs=len(_TABLES),
+                max_readers=READERS_MAX,
+                mode=0o600,
+                sync=True,
+                metasync=True,
+                writemap=False,
+                max_spare_txns=0,
+            )
+        except (lmdb.InvalidError, lmdb.VersionMismatchError, lmdb.CorruptedError) as why:
+            raise ForeignStore(f"{self.directory} cannot be opened as a hub: {why}") from None
+        except lmdb.DiskError as why:
+            raise DiskFull(f"no room to create a hub at {self.directory}: {why}") from None
+        except lmdb.Error as why:
+            raise HubBusy(
+                f"{self.directory} cannot be opened: {why}; is there a limit on address space?"
+            ) from None
+        try:
+            self._env.reader_check()
+            self.identity = self._tables_of_store() or self._new_store()
+            if self.identity.format > STORE_FORMAT:
+                raise NewerFormat(
+                    f"{self.directory} has format {self.identity.format}, this Penstock knows "
+                    f"{STORE_FORMAT}: upgrade it"
+                )
+            self._seen_files = self._files_now()
+        except BaseException:
+            self._env.close()
+            raise
+
+    def _tables_of_store(self) -> Identity | None:
+        """The identity, once the tables are open; None if nothing has been written yet."""
+        with self._env.begin() as txn:
+            found = txn.get(_IDENTITY_KEY)
+            if found is None:
+                if txn.stat()["entries"]:
+                    raise ForeignStore(f"{self.directory} holds an LMDB store that is not a hub's")
+                return None
+            try:
+                identity = msgspec.msgpack.decode(found, type=Identity)
+            except msgspec.DecodeError as why:
+                raise BadStored(f"{self.directory}: the hub's identity is damaged: {why}") from None
+            if identity.format <= STORE_FORMAT:
+                self._use_tables(txn, create=False)
+            return identity
+
+    def _new_store(self) -> Identity:
+        failpoint("open.before-create")
+        with self._env.begin(write=True) as txn:
+            if (
+                txn.get(_IDENTITY_KEY) is None
+            ):  # else another process was quicker: its identity holds
+                identity = Identity(
+                    STORE_FORMAT, secrets.token_bytes(16), time.time_ns() // 1_000_000
+                )
+                txn.put(_IDENTITY_KEY, msgspec.msgpack.encode(identity))
+                self._use_tables(txn, create=True)
+        identity_now = self._tables_of_store()
+        assert identity_now is not None, "a hub was created and is not there"
+        return identity_now
+
+    def _use_tables(self, txn: Any, *, create: bool) -> None:
+        try:
+            tables = [self._env.open_db(name, txn=txn, create=create) for name in _TABLES]
+        except lmdb.NotFoundError as why:
+            raise BadStored(f"{self.directory}: a table of the hub is missing: {why}") from None
+        self.records, self.shards, self.streams, self.values = tables
+
+    # Using
+
+    @contextmanager
+    def reading(self) -> Iterator[Any]:
+        """A read transaction from one moment. Keep it short: while it lives, no page is reused."""
+        self.check_usable()
+        with self._gate.together():
+            txn = self._begun(lambda: self._env.begin(buffers=True))
+            try:
+                yield txn
+            except lmdb.Error as why:
+                raise store_error(why, self.directory) from None
+            finally:
+                txn.abort()
+
+    def begin_write(self) -> Any:
+        """A write transaction, once everybody else is done: there is no time limit. Only the writer
+        thread calls it."""
+        self.check_usable()
+        txn = self._begun(lambda: self._env.begin(write=True))
+        self._gate.enter()
+        return txn
+
+    def end_write(self) -> None:
+        self._gate.leave()
+
+    def last_transaction(self) -> int:
+        """Grows with every commit of any process."""
+        self.check_usable()
+        with self._gate.together():
+            last: int = self._env.info()["last_txnid"]
+            return last
+
+    def check_usable(self) -> None:
+        if self.inherited():
+            raise ForkedHandle(
+                f"the hub {self.directory} was opened in process {self._pid} before a fork: "
+                f"open it again in this process ({os.getpid()})"
+            )
+        if self._closed:
+            raise Closed(f"the hub {self.directory} was closed")
+        now = time.monotonic()
+        if now >= self._next_gone_check:
+            self._next_gone_check = now + GONE_CHECK_S
+            self.check_present()
+        if now >= self._next_reader_check:
+            self._next_reader_check = now + READER_CHECK_S
+            self._env.reader_check()
+
+    def inherited(self) -> bool:
+        return os.getpid() != self._pid
+
+    def check_present(self) -> None:
+        """Refuse to go on when the files are no longer those that were opened: a write would go
+        nowhere."""
+        if self._replaced():
+            raise StoreGone(
+                f"the hub {self.directory} was deleted or replaced while it was open: close it "
+                "and open it again"
+            )
+
+    def grow(self) -> None:
+        """Double the map, which was full. No transaction of this process may be open but those it
+        can wait for."""
+        with self._gate.alone():
+            now = self._env.info()["map_size"]
+            if now >= MAP_BYTES_MAX:
+                raise DiskFull(f"the hub {self.directory} has reached {shown_size(now)}")
+            self._env.set_mapsize(min(max(now, 2**20) * 2, MAP_BYTES_MAX))
+            log.info(
+                "hub=%s: map grown to %s", self.directory, shown_size(self._env.info()["map_size"])
+            )
+
+    def reopen(self) -> None:
+        """After LMDB gave up on the environment: a fresh one on the same files."""
+        with self._gate.alone():
+            self._env.close()
+            files.check_data_file(self.directory / files.DATA_FILE)
+            self._open_files()
+
+    def facts(self) -> dict[str, Any]:
+        self.check_usable()
+        with self._gate.together():
+            info, page_bytes = self._env.info(), self._env.stat()["psize"]
+            stale = self._env.reader_check()
+            readers = self._env.readers()
+            data = os.stat(self.directory / files.DATA_FILE)
+        disk = os.statvfs(self.directory)
+        return {
+            "backend": "lmdb",
+            "directory": str(self.directory),
+            "format": self.identity.format,
+            "store": self.identity.store.hex(),
+            "bytes_used": (info["last_pgno"] + 1) * page_bytes,
+            "bytes_file": data.st_size,
+            "bytes_map": info["map_size"],
+            "bytes_free_disk": disk.f_bavail * disk.f_frsize,
+            "readers": max(len(readers.splitlines()) - 1, 0),
+            "readers_max": info["max_readers"],
+            "stale_readers_cleared": stale,
+            "transactions": info["last_txnid"],
+        }
+
+    def _begun(self, begin: Callable[[], T]) -> T:
+        """Begin a transaction, after adopting a map that others grew or clearing slots of dead
+        readers."""
+        for _ in range(100):
+            try:
+                return begin()
+            except lmdb.MapResizedError:
+                self._adopt_map()
+            except lmdb.ReadersFullError:
+                if not self._env.reader_check():
+                    raise HubBusy(
+                        f"all {READERS_MAX} reader slots of {self.directory} are in use: close "
+                        "idle processes"
+                    ) from None
+        raise HubBusy(f"the map of {self.directory} keeps changing its size")
+
+    def _adopt_map(self) -> None:
+        # Called with the gate shared by this thread at most once: step out, wait for the others,
+        # step in.
+        shared = self._gate.step_out()
+        try:
+            with self._gate.alone():
+                self._env.set_mapsize(0)
+        finally:
+            if shared:
+                self._gate.enter()
+
+    def _replaced(self) -> bool:
+        return self._files_now() != self._seen_files
+
+    def _files_now(self) -> tuple[tuple[int, int], ...] | None:
+        try:
+            found = [os.stat(self.directory / name) for name in (files.DATA_FILE, files.LOCK_FILE)]
+        except OSError:
+            return None
+        return tuple((file.st_dev, file.st_ino) for file in found)
+
+
+class _Gate:
+    """Transactions go together; a change of the map goes alone."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._inside = 0
+        self._closed = False
+        self._mine = threading.local()
+
+    def enter(self) -> None:
+        with self._changed:
+            while self._closed:
+                self._changed.wait()
+            self._inside += 1
+        self._mine.inside = True
+
+    def leave(self) -> None:
+        self._mine.inside = False
+        with self._changed:
+            self._inside -= 1
+            if not self._inside:
+                self._changed.notify_all()
+
+    def step_out(self) -> bool:
+        """Leave if this thread is inside; True if it was."""
+        if not getattr(self._mine, "inside", False):
+            return False
+        self.leave()
+        return True
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        self.enter()
+        try:
+            yield
+        finally:
+            self.leave()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        with self._changed:
+            while self._closed:
+                self._changed.wait()
+            self._closed = True
+            while self._inside:
+                self._changed.wait()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._closed = False
+                self._changed.notify_all()
+
+
+def store_error(why: Exception, directory: Path) -> PenstockError:
+    """LMDB's errors in our words. A short write on a full disk shows as an I/O error."""
+    if isinstance(why, lmdb.CorruptedError | lmdb.PageNotFoundError | lmdb.InvalidError):
+        return BadStored(
+            f"the index of {directory} is damaged ({why}): restore the hub from a copy"
+        )
+    if isinstance(why, lmdb.PanicError):
+        return NotDurable(
+            f"the hub {directory} is being opened again after a disk failure: try again"
+        )
+    text = str(why)
+    if "No space" in text or "quota" in text.lower():
+        return DiskFull(f"{directory} cannot be written: no space left; free some, reading goes on")
+    return NotDurable(
+        f"{directory} cannot be written ({text}): the disk may be full or failing; reading goes on"
+    )

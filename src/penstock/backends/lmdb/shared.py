@@ -1,0 +1,88 @@
+"""What all hubs of a process share that are opened on one directory: LMDB forbids a second
+environment on it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from penstock.backends.lmdb.environment import Environment
+from penstock.backends.lmdb.maintenance import Maintenance
+from penstock.backends.lmdb.tables import Tables
+from penstock.backends.lmdb.writer import WRITE_TIMEOUT_S, Writer
+
+
+class Shared:
+    """An environment, the thread that writes to it and the one that tidies it up."""
+
+    def __init__(self, environment: Environment) -> None:
+        self.environment = environment
+        self.committed = threading.Condition()
+        """Told after every commit of this process."""
+        self._writer = Writer(environment, self._tell)
+        self._maintenance: Maintenance | None = None
+        self._users = 0
+
+    @classmethod
+    def open(
+        cls, directory: Path, *, create: bool, map_bytes: int, any_filesystem: bool, maintain: bool
+    ) -> Shared:
+        """Each call needs one `release`."""
+        place = os.path.realpath(directory)
+        with _registry_lock:
+            found = _registry.get(place)
+            if found is not None and not found.environment.usable():
+                found.environment.close()
+                del _registry[place]
+                found = None
+            if found is None:
+                environment = Environment(
+                    Path(place), map_bytes, create=create, any_filesystem=any_filesystem
+                )
+                found = _registry[place] = cls(environment)
+            found._users += 1
+            if maintain and found._maintenance is None:
+                found._maintenance = Maintenance(environment=found.environment, write=found.write)
+            return found
+
+    def write(
+        self, work: Callable[[Tables], Any], nbytes: int = 0, timeout_s: float = WRITE_TIMEOUT_S
+    ) -> Any:
+        def within(txn: Any) -> Any:
+            return work(Tables(self.environment, txn))
+
+        return self._writer.write(within, nbytes=nbytes, timeout_s=timeout_s)
+
+    def release(self) -> None:
+        """One user less; after the last one everything is closed."""
+        with _registry_lock:
+            self._users -= 1
+            if self._users or self.environment.inherited():
+                return
+            _registry.pop(str(self.environment.directory), None)
+            if self._maintenance is not None:
+                self._maintenance.stop()
+            # A writer that waits for a lock which a stopped process holds cannot be ended: its
+            # environment stays.
+            if self._writer.close():
+                self.environment.close()
+
+    def _tell(self) -> None:
+        with self.committed:
+            self.committed.notify_all()
+
+
+_registry: dict[str, Shared] = {}
+_registry_lock = threading.Lock()
+
+
+def _after_fork() -> None:
+    # A thread of the parent may have held it at the fork, and does not exist here.
+    global _registry_lock
+    _registry_lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)

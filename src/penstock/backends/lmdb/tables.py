@@ -1,0 +1,97 @@
+"""What is read from and written to the tables inside one LMDB transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from penstock.backends.lmdb import batch as batches
+from penstock.backends.lmdb import rows
+from penstock.backends.lmdb.environment import Environment
+from penstock.core.errors import BadBatch, UnknownStream
+from penstock.core.model import Bounds, StreamInfo
+from penstock.core.ports import Versioned
+from penstock.core.transaction import Part
+
+
+class Tables:
+    """One transaction's view; the write half serves `penstock.core.transaction`."""
+
+    def __init__(self, environment: Environment, txn: Any) -> None:
+        self._environment = environment
+        self._store = environment.identity.store
+        self.txn = txn
+
+    # Streams and shards
+
+    def find_stream(self, name: str) -> StreamInfo:
+        key = rows.name_key(name)
+        row = self.txn.get(key, db=self._environment.streams)
+        if row is None:
+            raise UnknownStream(name)
+        return self.stream_info(rows.unpacked(key, row, int))
+
+    def stream_info(self, stream_id: int) -> StreamInfo:
+        key = rows.id_key(stream_id)
+        row = self.txn.get(key, db=self._environment.streams)
+        stream = rows.unpacked(key, row, rows.StreamRow)
+        cursor = self.txn.cursor(db=self._environment.shards)
+        prefix = rows.shard_key(stream_id, 0)[:4]
+        shards = tuple(
+            rows.unpacked(key, row, rows.ShardRow).shard(int.from_bytes(key[4:], "big"))
+            for key, row in rows.ranged(cursor, prefix)
+        )
+        return stream.info(stream_id, shards)
+
+    def shard_row(self, stream: StreamInfo, shard: int) -> rows.ShardRow:
+        key = rows.shard_key(stream.id, shard)
+        row = self.txn.get(key, db=self._environment.shards)
+        if row is None:  # it was there when the stream was looked up
+            raise UnknownStream(stream.name)
+        return rows.unpacked(key, row, rows.ShardRow)
+
+    def put_row(self, table: Any, key: bytes, value: Any) -> None:
+        self.txn.put(key, rows.sealed_row(key, rows.packed(value), self.txn.id()), db=table)
+
+    def bounds(self, stream: StreamInfo, shard: int) -> Bounds:
+        start = self.shard_row(stream, shard).start
+        cursor = self.txn.cursor(db=self._environment.records)
+        beyond = batches.KEY.pack(stream.id, shard, 2**64 - 1)
+        found = cursor.prev() if cursor.set_range(beyond) else cursor.last()
+        key = bytes(cursor.key()) if found else b""
+        if key[:8] != beyond[:8]:
+            return Bounds(start, start)
+        end = batches.KEY.unpack(key)[2]
+        try:
+            batches.header(self._store, key, cursor.value())
+        except batches.Unreadable as why:
+            raise BadBatch(stream.name, shard, end - 1, end, str(why)) from None
+        return Bounds(start, end)
+
+    # For `penstock.core.transaction`
+
+    def get(self, key: bytes) -> Versioned | None:
+        row = self.txn.get(key, db=self._environment.values)
+        return None if row is None else rows.opened_row(key, row)
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        if value is None:
+            self.txn.delete(key, db=self._environment.values)
+        else:
+            sealed = rows.sealed_row(key, value, self.txn.id())
+            self.txn.put(key, sealed, db=self._environment.values)
+
+    def put_all(self, puts: Mapping[bytes, bytes | None]) -> None:
+        for key, value in puts.items():
+            self.put(key, value)
+
+    def is_open(self, stream: StreamInfo, shard: int) -> bool:
+        return self.shard_row(stream, shard).open
+
+    def end(self, stream: StreamInfo, shard: int) -> int:
+        return self.bounds(stream, shard).end
+
+    def add(self, part: Part, base: int) -> None:
+        key = batches.KEY.pack(part.stream.id, part.shard, base + part.records)
+        value = batches.sealed(part.content, self._store, key, base)
+        self.txn.put(key, value, db=self._environment.records)

@@ -1,0 +1,214 @@
+"""The one thread of a process that writes: what several callers want becomes one synced
+transaction.
+
+Callers wait outside, so that a signal reaches them although LMDB's lock knows no time limit; and a
+caller that gave up takes its write back if no transaction has begun it.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+import lmdb
+
+from penstock.backends.lmdb.environment import Environment, store_error
+from penstock.backends.lmdb.holder import Holder, holder_of
+from penstock.core.batch import COMMIT_BYTES_MAX
+from penstock.core.errors import Closed, PenstockError, UnknownOutcome
+from penstock.failpoints import failpoint
+
+log = logging.getLogger("penstock")
+
+STUCK_WARN_S = 5.0
+WRITE_TIMEOUT_S = 30.0
+CLOSE_S = 5.0
+
+T = TypeVar("T")
+Work = Callable[[Any], T]
+"""Gets the LMDB transaction. It looks first and writes last, so that its own refusal leaves nothing
+behind."""
+
+
+class _Request(Generic[T]):
+    __slots__ = ("_answered", "error", "nbytes", "result", "taken", "work")
+
+    def __init__(self, work: Work[T], nbytes: int) -> None:
+        self.work = work
+        self.nbytes = nbytes
+        self.taken = False
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self._answered = threading.Lock()
+        self._answered.acquire()
+
+    def answer(self) -> None:
+        self._answered.release()
+
+    def answered(self, timeout_s: float) -> bool:
+        return self._answered.acquire(timeout=timeout_s)
+
+
+class Writer:
+    def __init__(self, environment: Environment, on_commit: Callable[[], None]) -> None:
+        self._environment = environment
+        self._on_commit = on_commit
+        self._holder = Holder(environment.directory)
+        self._queue: queue.SimpleQueue[_Request[Any] | None] = queue.SimpleQueue()
+        self._carried: _Request[Any] | None = None
+        self._taking = threading.Lock()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="penstock-writer", daemon=True)
+        self._thread.start()
+
+    def write(self, work: Work[T], *, nbytes: int = 0, timeout_s: float = WRITE_TIMEOUT_S) -> T:
+        """The result of ``work`` once it is durable."""
+        self._environment.check_usable()
+        if self._closed:
+            raise Closed(f"the hub {self._environment.directory} was closed")
+        request = _Request(work, nbytes)
+        self._queue.put(request)
+        if not request.answered(min(STUCK_WARN_S, timeout_s)):
+            self._wait_longer(request, timeout_s)
+        if request.error is not None:
+            raise request.error
+        result: T = request.result
+        return result
+
+    def close(self) -> bool:
+        """True if the thread has ended; False if it is stuck waiting for the write lock."""
+        if not self._closed:
+            self._closed = True
+            self._queue.put(None)
+        self._thread.join(CLOSE_S)
+        if self._thread.is_alive():
+            return False
+        self._holder.close()
+        return True
+
+    def _wait_longer(self, request: _Request[Any], timeout_s: float) -> None:
+        directory = self._environment.directory
+        log.warning(
+            "hub=%s: waiting to write since %.0f s, %s", directory, STUCK_WARN_S, self._held()
+        )
+        if request.answered(max(timeout_s - STUCK_WARN_S, 0)):
+            return
+        withdrawn = self._take(request)
+        if not withdrawn and request.answered(0):
+            return
+        fate = "was taken back and will not happen" if withdrawn else "may still happen"
+        raise UnknownOutcome(
+            f"no answer from {directory} within {timeout_s:g} s, {self._held()}: the write {fate}; "
+            "a retry with the same producer and producer_seq is safe",
+            withdrawn=withdrawn,
+        )
+
+    def _held(self) -> str:
+        holder = holder_of(self._environment.directory)
+        return (
+            f"the write lock is held by {holder}"
+            if holder
+            else "nobody says to hold the write lock"
+        )
+
+    def _run(self) -> None:
+        while (first := self._carried or self._queue.get()) is not None:
+            self._carried = None
+            self._write_together(first)
+        while not self._queue.empty():
+            if late := self._queue.get():
+                late.error = Closed(f"the hub {self._environment.directory} was closed")
+                late.answer()
+
+    def _write_together(self, first: _Request[Any]) -> None:
+        group: list[_Request[Any]] = []
+        try:
+            failpoint("write.waiting")
+            while not self._committed(first, group):
+                self._environment.grow()
+        except lmdb.PanicError:
+            self._reopen(group or [first])
+        except (lmdb.Error, OSError) as why:
+            for request in group or [first]:
+                request.error = store_error(why, self._environment.directory)
+        except Exception as why:
+            for request in group or [first]:
+                request.error = why
+        for request in group or [first]:
+            request.answer()
+        failpoint("write.acknowledged")
+
+    def _committed(self, first: _Request[Any], group: list[_Request[Any]]) -> bool:
+        """One transaction for the first request and those behind it; False if the map was too small
+        for them."""
+        txn = self._environment.begin_write()
+        try:
+            self._holder.take()
+            failpoint("write.locked")
+            if not group:
+                self._gather(first, group)
+            for request in group:
+                _apply(request, txn)
+            self._environment.check_present()
+            failpoint("write.before-commit")
+            txn.commit()
+        except lmdb.MapFullError:
+            txn.abort()
+            return False
+        except BaseException:
+            txn.abort()
+            raise
+        finally:
+            self._holder.give_back()
+            self._environment.end_write()
+        failpoint("write.after-commit")
+        self._on_commit()
+        return True
+
+    def _gather(self, first: _Request[Any], group: list[_Request[Any]]) -> None:
+        """Take the requests that wait now, up to what one commit may hold."""
+        nbytes = 0
+        following: _Request[Any] | None = first
+        while following is not None:
+            if group and nbytes + following.nbytes > COMMIT_BYTES_MAX:
+                self._carried = following
+                return
+            if self._take(following):
+                group.append(following)
+                nbytes += following.nbytes
+            try:
+                following = self._queue.get_nowait()
+            except queue.Empty:
+                return
+        self._queue.put(None)  # the end was asked for: let the loop see it after this commit
+
+    def _take(self, request: _Request[Any]) -> bool:
+        """True for the first who asks: the writer, or the caller that gives up."""
+        with self._taking:
+            taken, request.taken = request.taken, True
+            return not taken
+
+    def _reopen(self, group: list[_Request[Any]]) -> None:
+        directory = self._environment.directory
+        log.error(
+            "hub=%s: the disk failed while the index was written; opening the hub again", directory
+        )
+        for request in group:
+            request.error = UnknownOutcome(
+                f"the disk of {directory} failed while the index was written: the write may "
+                "have happened; "
+                "a retry with the same producer and producer_seq is safe",
+                withdrawn=False,
+            )
+        self._environment.reopen()
+
+
+def _apply(request: _Request[Any], txn: Any) -> None:
+    try:
+        request.result = request.work(txn)
+        request.error = None
+    except PenstockError as why:
+        request.error = why

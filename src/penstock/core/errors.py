@@ -1,0 +1,237 @@
+"""Every error this package raises, in one tree.
+
+PenstockError
+├── Invalid                   the caller gave something that can never work
+│   ├── BadName               a stream or group name outside the grammar
+│   ├── BadQuantity           a duration, size or time that cannot be read
+│   ├── BadRecordId           text that is not stream:shard+offset
+│   ├── BadRecord             a record field out of range, or a record too large
+│   ├── BadValue              a value its codec cannot encode, or data it cannot decode
+│   ├── BadSetting            a setting outside its limits
+│   ├── UnknownCodec          no codec of that name is registered
+│   └── BadHub                text that names no kind of hub
+├── UnknownStream             no stream of that name in this hub
+├── UnknownShard              the stream has no such shard
+├── StreamExists              the name is taken by a stream that differs
+├── ShardClosed               a closed shard takes no more records
+├── OffsetOutOfRange          before the first kept record, or beyond the end
+├── SequenceForgotten         a producer_seq too old to tell a retry from a new append
+├── Unsupported               this backend cannot do that; it says so in its capabilities
+├── Fenced                    the grant behind a commit is no longer valid
+├── Retryable                 the same call may succeed later
+│   ├── DiskFull              no room to write; nothing of the call was written
+│   ├── NotDurable            the disk refused to make the write durable
+│   └── UnknownOutcome        no answer in time; written or not, a retry by producer_seq is safe
+├── Damaged                   stored bytes are not what was written
+│   ├── BadBatch              one batch; others stay readable
+│   ├── BadStored             one small value
+│   └── TruncatedStore        the data file is shorter than its own index says
+├── Refused                   the hub will not be opened or used like this
+│   ├── NoHub                 there is no hub at that place
+│   ├── ForeignStore          the files there are not a hub's
+│   ├── NewerFormat           written by a newer Penstock
+│   ├── NetworkFilesystem     memory-mapped files are not safe there
+│   ├── ForkedHandle          opened in the parent of this process
+│   ├── StoreGone             the directory was deleted or replaced while open
+│   └── HubBusy               no free reader slot, or no address space for the map
+└── Closed                    the hub or appender was closed
+"""
+
+from __future__ import annotations
+
+
+class PenstockError(Exception):
+    """The root: catch this to catch everything Penstock raises on purpose."""
+
+
+class Invalid(PenstockError, ValueError):
+    """The caller gave something that can never work; the message says what would."""
+
+
+class BadName(Invalid):
+    def __init__(self, name: object, why: str) -> None:
+        super().__init__(f"bad name {name!r}: {why}")
+        self.name = name
+
+
+class BadQuantity(Invalid):
+    pass
+
+
+class BadRecordId(Invalid):
+    pass
+
+
+class BadRecord(Invalid):
+    pass
+
+
+class BadValue(Invalid):
+    pass
+
+
+class BadSetting(Invalid):
+    pass
+
+
+class UnknownCodec(Invalid):
+    def __init__(self, name: str, known: list[str]) -> None:
+        super().__init__(
+            f"unknown codec {name!r}: known are {', '.join(known)}; "
+            "add your own with register_codec or the entry point penstock.codecs"
+        )
+        self.name = name
+
+
+class BadHub(Invalid):
+    pass
+
+
+class UnknownStream(PenstockError, LookupError):
+    def __init__(self, name: str) -> None:
+        super().__init__(f"no stream {name!r} in this hub: create it with create_stream")
+        self.name = name
+
+
+class UnknownShard(PenstockError, LookupError):
+    def __init__(self, stream: str, shard: object, count: int) -> None:
+        super().__init__(f"stream {stream!r} has no shard {shard!r}: it has 0 to {count - 1}")
+        self.stream = stream
+        self.shard = shard
+
+
+class StreamExists(PenstockError):
+    pass
+
+
+class ShardClosed(PenstockError):
+    def __init__(self, stream: str, shard: int) -> None:
+        super().__init__(f"shard {shard} of {stream!r} is closed and takes no more records")
+        self.stream = stream
+        self.shard = shard
+
+
+class OffsetOutOfRange(PenstockError, LookupError):
+    """Carries the bounds, so that the caller can decide where to go on."""
+
+    def __init__(self, stream: str, shard: int, offset: int, start: int, end: int) -> None:
+        where = (
+            f"before the first kept offset {start}"
+            if offset < start
+            else f"beyond the end, the next offset is {end}"
+        )
+        super().__init__(f"{stream}:{shard}+{offset} is {where}; start at {start} up to {end}")
+        self.stream = stream
+        self.shard = shard
+        self.offset = offset
+        self.start = start
+        self.end = end
+
+
+class SequenceForgotten(PenstockError):
+    def __init__(self, producer: str, producer_seq: int, last: int, remembered: int) -> None:
+        super().__init__(
+            f"producer {producer!r} is at producer_seq {last}: {producer_seq} is lower and not "
+            "among "
+            f"the last {remembered} remembered; use numbers that grow"
+        )
+        self.producer = producer
+        self.producer_seq = producer_seq
+        self.last = last
+
+
+class Unsupported(PenstockError):
+    def __init__(self, backend: str, what: str, why: str) -> None:
+        super().__init__(f"the {backend} backend does not {what}: {why}")
+        self.backend = backend
+
+
+class Fenced(PenstockError):
+    def __init__(self, group: str, stream: str, shard: int) -> None:
+        super().__init__(
+            f"the grant of group {group!r} for {stream}:{shard} is no longer valid; nothing was "
+            "written"
+        )
+        self.group = group
+        self.stream = stream
+        self.shard = shard
+
+
+class Retryable(PenstockError):
+    """The same call may succeed later."""
+
+
+class DiskFull(Retryable):
+    pass
+
+
+class NotDurable(Retryable):
+    pass
+
+
+class UnknownOutcome(Retryable):
+    """``withdrawn`` tells that the write was taken back before any transaction saw it."""
+
+    def __init__(self, message: str, *, withdrawn: bool) -> None:
+        super().__init__(message)
+        self.withdrawn = withdrawn
+
+
+class Damaged(PenstockError):
+    """Stored bytes are not what was written; nothing of them is delivered."""
+
+
+class BadBatch(Damaged):
+    def __init__(self, stream: str, shard: int, start: int, end: int, why: str) -> None:
+        super().__init__(
+            f"damaged batch {stream}:{shard}, offsets {start} to {end - 1}: {why}; "
+            f"read on from offset {end}, restore the rest from a copy"
+        )
+        self.stream = stream
+        self.shard = shard
+        self.start = start
+        self.end = end
+
+
+class BadStored(Damaged):
+    pass
+
+
+class TruncatedStore(Damaged):
+    pass
+
+
+class Refused(PenstockError):
+    """The hub will not be opened, or not be used, like this."""
+
+
+class NoHub(Refused):
+    pass
+
+
+class ForeignStore(Refused):
+    pass
+
+
+class NewerFormat(Refused):
+    pass
+
+
+class NetworkFilesystem(Refused):
+    pass
+
+
+class ForkedHandle(Refused):
+    pass
+
+
+class StoreGone(Refused):
+    pass
+
+
+class HubBusy(Refused):
+    pass
+
+
+class Closed(PenstockError):
+    pass

@@ -1,0 +1,45 @@
+"""Keys of the small-value store. Fixed layouts, no user text: names enter as digests."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+
+KEY_BYTES_MAX = 64
+
+_SHARD = struct.Struct(">II")
+
+
+def digest(text: str | bytes) -> bytes:
+    """16 bytes that stand for a name or a user's key."""
+    data = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
+    return hashlib.blake2b(data, digest_size=16).digest()
+
+
+def epoch_key(group: str, stream_id: int, shard: int) -> bytes:
+    """Holds the token of the grant in force: what a commit is checked against."""
+    return b"e" + digest(group) + _SHARD.pack(stream_id, shard)
+
+
+def checkpoint_key(group: str, stream_id: int, shard: int) -> bytes:
+    return b"c" + digest(group) + _SHARD.pack(stream_id, shard)
+
+
+def state_prefix(group: str, stream_id: int, shard: int) -> bytes:
+    return b"k" + digest(group) + _SHARD.pack(stream_id, shard)
+
+
+def state_key(group: str, stream_id: int, shard: int, name: bytes) -> bytes:
+    return state_prefix(group, stream_id, shard) + digest(name)
+
+
+def story_prefix(group: str, stream_id: int, shard: int) -> bytes:
+    return b"s" + digest(group) + _SHARD.pack(stream_id, shard)
+
+
+def story_key(group: str, stream_id: int, shard: int, slot: int) -> bytes:
+    return story_prefix(group, stream_id, shard) + slot.to_bytes(2, "big")
+
+
+def producer_key(stream_id: int, producer: str) -> bytes:
+    return b"p" + stream_id.to_bytes(4, "big") + digest(producer)

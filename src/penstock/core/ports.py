@@ -1,0 +1,259 @@
+"""The seams: what a backend, a codec and a watch over members must offer to the rooms above.
+
+A hub stands on one `Backend`. Everything above it speaks in streams, shards, slices and grants;
+what a backend cannot do it publishes as a missing capability, asked for at start. How each port is
+meant on LMDB and on Kafka: docs/architecture.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, Protocol
+
+from penstock.core.batch import Batch
+from penstock.core.errors import Unsupported
+from penstock.core.model import Bounds, Record, Slice, StreamInfo
+
+Capability = Literal[
+    "commit",  # outputs, state and checkpoint in one step
+    "dense_offsets",  # the record after offset n has offset n + 1
+    "durable",  # an acknowledged record survives the process and the power
+    "merge",  # two neighbouring shards become one
+    "processes",  # several processes may use it at once
+    "producer_seq",  # a repeated append is recognised, also after a restart
+    "remote",  # other machines can reach it
+    "split",  # one shard becomes two
+    "store",  # small values written by checked transactions
+    "trim",  # records before an offset can be dropped
+]
+CAPABILITIES: tuple[Capability, ...] = (
+    "commit", "dense_offsets", "durable", "merge", "processes",
+    "producer_seq", "remote", "split", "store", "trim",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """The published table: which capabilities are missing, each with the reason."""
+
+    backend: str
+    missing: Mapping[Capability, str] = field(default_factory=dict)
+
+    def require(self, *wanted: Capability) -> None:
+        """Nothing, or `Unsupported` with the reason for the first that is missing."""
+        for capability in wanted:
+            if capability in self.missing:
+                raise Unsupported(self.backend, f"offer {capability!r}", self.missing[capability])
+
+
+class StreamSpec(NamedTuple):
+    """What a stream shall be."""
+
+    name: str
+    shards: int
+    codec: str
+    routing: str
+    retention_s: float | None
+    retention_bytes: int | None
+    created_ms: int
+
+
+class Append(NamedTuple):
+    """A batch for one shard."""
+
+    stream: StreamInfo
+    shard: int
+    batch: Batch
+
+
+class Producer(NamedTuple):
+    """Who appends, and the number of this append: the same pair again is the same append."""
+
+    name: str
+    seq: int
+
+
+class Place(NamedTuple):
+    """Where an appended batch begins."""
+
+    shard: int
+    base: int
+
+
+class Reading(NamedTuple):
+    """What a read found, and where to read next: behind gaps too, so never the last offset plus
+    one."""
+
+    batches: Sequence[Batch]
+    next: int
+
+
+class Versioned(NamedTuple):
+    """A small value; its version changes with every write, and never comes again."""
+
+    value: bytes
+    version: int
+
+
+ABSENT = 0
+"""The version to check for when a key must not exist yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """The right to work on one shard for a group. Only the backend reads the token: an epoch, or a
+    member's metadata."""
+
+    group: str
+    stream: StreamInfo
+    shard: int
+    token: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """What one slice produced, and the checkpoint behind it: all becomes visible, or nothing."""
+
+    grant: Grant
+    done: Slice
+    """The checkpoint becomes its end."""
+    outputs: Sequence[Append] = ()
+    state: Mapping[bytes, bytes | None] = field(default_factory=dict)
+    """Changed entries of the shard's state; None removes one."""
+    dead_letters: Sequence[Append] = ()
+    story: bytes = b""
+    """What happened, told by who did it; the backend adds where the outputs went."""
+
+
+class Streams(Protocol):
+    """Streams by name."""
+
+    def create_stream(self, spec: StreamSpec) -> StreamInfo:
+        """The new stream, or `StreamExists`: exactly one of several callers creates it."""
+
+    def stream(self, name: str) -> StreamInfo:
+        """The stream, or `UnknownStream`."""
+
+    def streams(self) -> list[StreamInfo]:
+        """All streams, sorted by name."""
+
+    def delete_stream(self, name: str) -> None:
+        """Gone at once for everybody, or `UnknownStream`; space is freed afterwards."""
+
+
+class Records(Protocol):
+    """Records of streams."""
+
+    def append(self, parts: Sequence[Append], producer: Producer | None = None) -> list[Place]:
+        """All parts become visible together and durable, each in order and without gaps, before
+        this returns.
+
+        Together they may hold `COMMIT_BYTES_MAX`. A producer's number that was seen before appends
+        nothing and returns the places of the first time."""
+
+    def read(
+        self,
+        stream: StreamInfo,
+        shard: int,
+        start: int,
+        end: int | None = None,
+        *,
+        max_records: int,
+        max_bytes: int,
+    ) -> Reading:
+        """Records with ``start <= offset < end`` from the first on, at least one if there is any,
+        within the limits.
+
+        `OffsetOutOfRange` before the first kept offset or beyond the end; `BadBatch` for a damaged
+        one."""
+
+    def bounds(self, stream: StreamInfo, shard: int) -> Bounds: ...
+
+    def offset_at(self, stream: StreamInfo, shard: int, timestamp_ms: int) -> int:
+        """The first offset whose timestamp is not earlier; the end if all are."""
+
+    def trim(self, stream: StreamInfo, shard: int, before: int) -> None:
+        """Drop the records before that offset; it must lie within the bounds."""
+
+    def changes(self) -> int:
+        """A number that differs after anything was written by anybody."""
+
+    def wait(self, seen: int, timeout_s: float) -> int:
+        """`changes()` as soon as it differs from ``seen``, or after the time; at next to no CPU."""
+
+
+class Store(Protocol):
+    """Small values under short keys, written by checked transactions."""
+
+    def get(self, key: bytes) -> Versioned | None: ...
+
+    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, Versioned]]:
+        """All keys that begin so, in order, from one moment."""
+
+    def transact(self, checks: Mapping[bytes, int], puts: Mapping[bytes, bytes | None]) -> bool:
+        """If every checked key has its version (`ABSENT`: does not exist), all puts happen (None
+        removes). Else none."""
+
+
+class Committer(Protocol):
+    """The one commit."""
+
+    def commit(self, commit: Commit) -> list[Place]:
+        """Where the outputs went; or `Fenced`, and nothing happened."""
+
+
+class Backend(Streams, Records, Store, Committer, Protocol):
+    """What a hub stands on."""
+
+    capabilities: Capabilities
+
+    def describe(self) -> dict[str, Any]:
+        """Facts for people: where it is, how large, who uses it."""
+
+    def close(self) -> None: ...
+
+
+class Sign(NamedTuple):
+    """What an observer sees of a member: whether its process lives, and the number of its last
+    beat."""
+
+    alive: bool
+    beat: int
+
+
+class Liveness(Protocol):
+    """Signs of life, apart from the store, so that a slow disk never looks like death."""
+
+    def beat(self, group: str, member: str, incarnation: int, beat: int) -> None:
+        """Show a sign of life."""
+
+    def sign(self, group: str, member: str, incarnation: int) -> Sign | None:
+        """The last sign of a member, None if it never gave one."""
+
+    def leave(self, group: str, member: str, incarnation: int) -> None:
+        """Take the signs away."""
+
+
+class Codec(Protocol):
+    """A value to data and back. Instances are shared between threads."""
+
+    name: str
+
+    def encode(self, value: Any) -> bytes:
+        """The data, or `BadValue`."""
+
+    def decode(self, data: bytes) -> Any:
+        """The value, or `BadValue`."""
+
+
+class Envelope(Protocol):
+    """A whole record to another system's bytes and back; apart from `Codec`, which sees the value
+    only."""
+
+    name: str
+
+    def seal(self, record: Record) -> bytes: ...
+
+    def unseal(self, data: bytes) -> Batch:
+        """A batch of that one record."""

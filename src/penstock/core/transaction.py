@@ -1,0 +1,190 @@
+"""What append, transact and commit do inside one transaction: the same code for every backend that
+has one.
+
+Each function looks first and writes last, so that a refusal leaves no trace in a transaction that
+others share.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from penstock.core import keys
+from penstock.core.errors import BadSetting, Fenced, SequenceForgotten, ShardClosed
+from penstock.core.model import Slice, StreamInfo
+from penstock.core.ports import ABSENT, Grant, Place, Producer, Versioned
+
+PRODUCER_SEQS_REMEMBERED = 64
+"""How many of a producer's last appends to a stream can be repeated safely."""
+
+STORIES_KEPT = 1024
+"""How many commits of one group and shard can be told of."""
+
+VALUE_BYTES_MAX = 1024 * 1024
+
+_CHECKPOINT = struct.Struct(">QQ")
+_REMEMBERED = struct.Struct(">QI")
+_PLACE = struct.Struct(">IQ")
+_OUTPUT = struct.Struct(">IIQI")
+
+
+class Part(NamedTuple):
+    """A batch for one shard, already in the form its backend stores."""
+
+    stream: StreamInfo
+    shard: int
+    records: int
+    content: Any
+
+
+class Transaction(Protocol):
+    """One write transaction of a backend."""
+
+    def get(self, key: bytes) -> Versioned | None: ...
+    def put(self, key: bytes, value: bytes | None) -> None: ...
+    def is_open(self, stream: StreamInfo, shard: int) -> bool:
+        """False for a closed shard; `UnknownStream` if the stream is gone."""
+
+    def end(self, stream: StreamInfo, shard: int) -> int: ...
+    def add(self, part: Part, base: int) -> None: ...
+
+
+class Checkpoint(NamedTuple):
+    """The next offset to read, and how many commits led there."""
+
+    next: int
+    commits: int
+
+    def encoded(self) -> bytes:
+        return _CHECKPOINT.pack(self.next, self.commits)
+
+    @classmethod
+    def decoded(cls, value: bytes) -> Checkpoint:
+        return cls(*_CHECKPOINT.unpack(value))
+
+
+def append(tx: Transaction, parts: Sequence[Part], producer: Producer | None) -> list[Place]:
+    seen = _seen(tx, parts, producer) if producer is not None else None
+    if isinstance(seen, list):
+        return seen
+    _check_open(tx, parts)
+    places = _add(tx, parts)
+    if producer is not None:
+        assert seen is not None
+        tx.put(*_remember(parts[0].stream, producer, seen.kept, places))
+    return places
+
+
+def transact(
+    tx: Transaction, checks: Mapping[bytes, int], puts: Mapping[bytes, bytes | None]
+) -> bool:
+    for key, version in checks.items():
+        found = tx.get(key)
+        if (ABSENT if found is None else found.version) != version:
+            return False
+    for key, value in puts.items():
+        tx.put(key, value)
+    return True
+
+
+def check_puts(checks: Mapping[bytes, int], puts: Mapping[bytes, bytes | None]) -> None:
+    """Refuse keys and values out of bounds before any lock is taken."""
+    for key in (*checks, *puts):
+        if not 0 < len(key) <= keys.KEY_BYTES_MAX:
+            raise BadSetting(f"a store key of {len(key)} bytes: 1 to {keys.KEY_BYTES_MAX}")
+    for value in puts.values():
+        if value is not None and len(value) > VALUE_BYTES_MAX:
+            raise BadSetting(f"a stored value of {len(value)} bytes: at most {VALUE_BYTES_MAX}")
+
+
+def commit(
+    tx: Transaction,
+    grant: Grant,
+    done: Slice,
+    outputs: Sequence[Part],
+    dead_letters: Sequence[Part],
+    state: Mapping[bytes, bytes | None],
+    story: bytes,
+) -> list[Place]:
+    group, stream_id, shard = grant.group, grant.stream.id, grant.shard
+    epoch = tx.get(keys.epoch_key(group, stream_id, shard))
+    checkpoint_key = keys.checkpoint_key(group, stream_id, shard)
+    stored = tx.get(checkpoint_key)
+    before = Checkpoint.decoded(stored.value) if stored else Checkpoint(0, 0)
+    # A slice that begins before the checkpoint was committed already: by a zombie, or by ourselves
+    # unheard.
+    if epoch is None or epoch.value != grant.token or done.start < before.next:
+        raise Fenced(group, done.stream, shard)
+    parts = [*outputs, *dead_letters]
+    _check_open(tx, parts)
+    places = _add(tx, parts)
+    tx.put(checkpoint_key, Checkpoint(done.end, before.commits + 1).encoded())
+    for name, value in state.items():
+        row = None if value is None else len(name).to_bytes(4, "big") + name + value
+        tx.put(keys.state_key(group, stream_id, shard, name), row)
+    if story:
+        told = b"".join(
+            _OUTPUT.pack(part.stream.id, place.shard, place.base, part.records)
+            for part, place in zip(parts, places, strict=True)
+        )
+        slot = before.commits % STORIES_KEPT
+        row = len(parts).to_bytes(4, "big") + told + story
+        tx.put(keys.story_key(group, stream_id, shard, slot), row)
+    return places[: len(outputs)]
+
+
+def state_entry(row: bytes) -> tuple[bytes, bytes]:
+    """A stored state row as the name and value that were committed."""
+    split = 4 + int.from_bytes(row[:4], "big")
+    return row[4:split], row[split:]
+
+
+class _Unseen(NamedTuple):
+    kept: bytes
+
+
+def _seen(tx: Transaction, parts: Sequence[Part], producer: Producer) -> list[Place] | _Unseen:
+    found = tx.get(keys.producer_key(parts[0].stream.id, producer.name))
+    kept = found.value if found else b""
+    at, last = 0, -1
+    while at < len(kept):
+        last, count = _REMEMBERED.unpack_from(kept, at)
+        at += _REMEMBERED.size
+        if last == producer.seq:
+            return [Place(*_PLACE.unpack_from(kept, at + i * _PLACE.size)) for i in range(count)]
+        at += count * _PLACE.size
+    if producer.seq < last:
+        raise SequenceForgotten(producer.name, producer.seq, last, PRODUCER_SEQS_REMEMBERED)
+    return _Unseen(kept)
+
+
+def _remember(
+    stream: StreamInfo, producer: Producer, kept: bytes, places: Sequence[Place]
+) -> tuple[bytes, bytes]:
+    rows = []
+    at = 0
+    while at < len(kept):
+        count = _REMEMBERED.unpack_from(kept, at)[1]
+        size = _REMEMBERED.size + count * _PLACE.size
+        rows.append(kept[at : at + size])
+        at += size
+    own = _REMEMBERED.pack(producer.seq, len(places)) + b"".join(_PLACE.pack(*p) for p in places)
+    rows = [*rows[-(PRODUCER_SEQS_REMEMBERED - 1) :], own]
+    return keys.producer_key(stream.id, producer.name), b"".join(rows)
+
+
+def _check_open(tx: Transaction, parts: Sequence[Part]) -> None:
+    for part in parts:
+        if not tx.is_open(part.stream, part.shard):
+            raise ShardClosed(part.stream.name, part.shard)
+
+
+def _add(tx: Transaction, parts: Sequence[Part]) -> list[Place]:
+    places = []
+    for part in parts:
+        base = tx.end(part.stream, part.shard)
+        tx.add(part, base)
+        places.append(Place(part.shard, base))
+    return places

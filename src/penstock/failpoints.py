@@ -1,0 +1,87 @@
+"""Named places in the code where a test can make things go wrong: off unless the environment says
+otherwise.
+
+``PENSTOCK_FAIL=append.before-commit:kill`` kills the process there; several are separated by
+commas; ``point:action@3`` acts at the third passage only. Actions: ``kill`` (SIGKILL), ``stop``
+(SIGSTOP), ``raise``, ``eio``, ``enospc``, ``sleep=SECONDS``. The list of points is in
+docs/testing.md.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import time
+from collections.abc import Mapping
+
+VARIABLE = "PENSTOCK_FAIL"
+
+POINTS: Mapping[str, str] = {
+    "write.waiting": "before the write lock is asked for",
+    "write.locked": "the write lock is held, nothing is written yet",
+    "write.before-commit": "everything is in the transaction, which is not committed",
+    "write.after-commit": "committed and durable, nobody has been told",
+    "write.acknowledged": "the callers have been told",
+    "open.before-create": "the files exist, the tables do not",
+    "trim.between": "part of the records to drop are gone",
+    "pack.before-swap": "small batches were read, the packed one is not written",
+}
+
+ACTIONS = ("kill", "stop", "raise", "eio", "enospc", "sleep")
+
+
+class FailPoint(Exception):
+    """Raised by the action ``raise``."""
+
+
+def failpoint(name: str) -> None:
+    """Nothing, unless a test armed this point."""
+    if name in _armed:
+        _armed[name].pass_by()
+
+
+class _Armed:
+    def __init__(self, name: str, action: str, argument: str, at: int) -> None:
+        self._name = name
+        self._action = action
+        self._argument = argument
+        self._at = at
+        self._passed = 0
+
+    def pass_by(self) -> None:
+        self._passed += 1
+        if self._at and self._passed != self._at:
+            return
+        match self._action:
+            case "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "stop":
+                os.kill(os.getpid(), signal.SIGSTOP)
+            case "sleep":
+                time.sleep(float(self._argument))
+            case "eio":
+                raise OSError(errno.EIO, f"fail point {self._name}")
+            case "enospc":
+                raise OSError(errno.ENOSPC, f"fail point {self._name}")
+            case _:
+                raise FailPoint(self._name)
+
+
+def armed(text: str) -> dict[str, _Armed]:
+    """The points that a value of the variable arms; `ValueError` if it names something unknown."""
+    found = {}
+    for item in filter(None, text.split(",")):
+        name, _, rest = item.partition(":")
+        rest, _, at = rest.partition("@")
+        action, _, argument = rest.partition("=")
+        if name not in POINTS or action not in ACTIONS or (at and not at.isdigit()):
+            raise ValueError(
+                f"{VARIABLE}={item!r}: write point:action, with a point of {sorted(POINTS)} "
+                f"and an action of {list(ACTIONS)}"
+            )
+        found[name] = _Armed(name, action, argument, int(at or 0))
+    return found
+
+
+_armed = armed(os.environ.get(VARIABLE, ""))

@@ -1,0 +1,130 @@
+"""The hub: an opened handle on streams."""
+
+from __future__ import annotations
+
+import logging
+from types import TracebackType
+from typing import Any
+
+from penstock.codec.registry import find_codec
+from penstock.core.errors import BadSetting, StreamExists
+from penstock.core.model import ROUTINGS, SHARDS_MAX, StreamInfo
+from penstock.core.names import checked_name
+from penstock.core.ports import Backend, Capabilities, StreamSpec
+from penstock.core.quantities import Duration, Size, seconds, size_bytes
+from penstock.run.rows import now_ms
+from penstock.run.stream import Stream
+
+log = logging.getLogger("penstock")
+
+SHARDS_DEFAULT = 4
+
+
+class Hub:
+    """Made by `penstock.open`; close it, or use it in a ``with`` block."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the backend cannot do, with the reasons."""
+        return self._backend.capabilities
+
+    def create_stream(
+        self,
+        name: str,
+        *,
+        shards: int = SHARDS_DEFAULT,
+        codec: str = "bytes",
+        routing: str = "md5-range",
+        retention: Duration | None = None,
+        retention_bytes: Size | None = None,
+        exist_ok: bool = False,
+    ) -> Stream:
+        """A new stream; with ``exist_ok`` the one that is there, with the shards it has.
+
+        ``retention`` and ``retention_bytes`` (per shard) say how long records are kept: for ever by
+        default."""
+        found = find_codec(codec)
+        if routing not in ROUTINGS:
+            raise BadSetting(f"bad routing {routing!r}: one of {', '.join(ROUTINGS)}")
+        if isinstance(shards, bool) or not isinstance(shards, int) or not 1 <= shards <= SHARDS_MAX:
+            raise BadSetting(f"bad number of shards {shards!r}: 1 to {SHARDS_MAX}")
+        spec = StreamSpec(
+            name=checked_name(name),
+            shards=shards,
+            codec=codec,
+            routing=routing,
+            retention_s=_positive(retention),
+            retention_bytes=None if retention_bytes is None else size_bytes(retention_bytes),
+            created_ms=now_ms(),
+        )
+        try:
+            info = self._backend.create_stream(spec)
+        except StreamExists:
+            if not exist_ok:
+                raise
+            info = self._backend.stream(name)
+            _check_same(info, spec)
+        return Stream(self._backend, info, found)
+
+    def stream(self, name: str) -> Stream:
+        """The stream of that name, or `UnknownStream`."""
+        info = self._backend.stream(checked_name(name))
+        return Stream(self._backend, info, find_codec(info.codec))
+
+    def streams(self) -> list[StreamInfo]:
+        """What streams there are, sorted by name."""
+        return self._backend.streams()
+
+    def delete_stream(self, name: str) -> None:
+        """Delete a stream with all its records, for good."""
+        self._backend.delete_stream(checked_name(name))
+
+    def describe(self) -> dict[str, Any]:
+        """Facts for people and for `penstock doctor`."""
+        return self._backend.describe()
+
+    def close(self) -> None:
+        self._backend.close()
+
+    def __enter__(self) -> Hub:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Hub {self._backend.capabilities.backend}>"
+
+
+def _positive(retention: Duration | None) -> float | None:
+    if retention is None:
+        return None
+    kept_s = seconds(retention, what="retention")
+    if kept_s == 0:
+        raise BadSetting("retention 0: leave it out to keep records for ever")
+    return kept_s
+
+
+def _check_same(info: StreamInfo, spec: StreamSpec) -> None:
+    """The shards of a stream that is there stay; with another codec or routing it could not be
+    used."""
+    if (info.codec, info.routing) != (spec.codec, spec.routing):
+        raise StreamExists(
+            f"stream {info.name!r} exists with codec {info.codec!r} and routing {info.routing!r}, "
+            f"not {spec.codec!r} and {spec.routing!r}: use another name, or what it has"
+        )
+    if len(info.shards) != spec.shards:
+        log.warning(
+            "stream=%s: exists with %d shards and keeps them; %d were asked for",
+            info.name,
+            len(info.shards),
+            spec.shards,
+        )

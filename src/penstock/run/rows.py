@@ -1,0 +1,65 @@
+"""What a user appends, turned into a row: the value encoded, every field checked."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from penstock.core.batch import Row
+from penstock.core.errors import BadRecord
+from penstock.core.model import Header
+from penstock.core.ports import Codec
+from penstock.core.quantities import Instant, instant_ms
+
+Key = str | bytes | None
+Headers = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def key_bytes(key: Key) -> bytes | None:
+    if isinstance(key, str):
+        return key.encode("utf-8", "surrogateescape")
+    if key is None or isinstance(key, bytes):
+        return key
+    raise BadRecord(f"key {key!r}: text, bytes or None")
+
+
+def row_of(
+    codec: Codec,
+    value: Any,
+    key: Key,
+    headers: Headers,
+    timestamp: Instant | None,
+    sequence: int,
+    flags: int,
+    trace: bytes | str | None,
+) -> Row:
+    return Row(
+        key_bytes(key),
+        None if value is None else codec.encode(value),
+        now_ms() if timestamp is None else instant_ms(timestamp),
+        sequence,
+        int(flags),
+        _pairs(headers),
+        trace.encode() if isinstance(trace, str) else trace,
+    ).checked()
+
+
+def _pairs(headers: Headers) -> list[Header]:
+    if not headers:
+        return []
+    listed = headers.items() if isinstance(headers, Mapping) else headers
+    pairs: list[Header] = []
+    for pair in listed:
+        try:
+            name, value = pair
+        except (TypeError, ValueError):
+            raise BadRecord(f"header {pair!r}: a pair of name and value") from None
+        if not isinstance(name, str) or not isinstance(value, bytes | str | None):
+            raise BadRecord(f"header {pair!r}: a text name, a value of bytes, text or None")
+        pairs.append((name, value.encode() if isinstance(value, str) else value))
+    return pairs

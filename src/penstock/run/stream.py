@@ -1,0 +1,385 @@
+"""A stream of a hub: appending to it and reading it."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from penstock.core.batch import COMMIT_BYTES_MAX, Batch, keyed_batch, read_schema
+from penstock.core.conform import conformed
+from penstock.core.errors import BadRecord, BadSetting, ShardClosed
+from penstock.core.model import Bounds, Record, RecordId, Slice, StreamInfo
+from penstock.core.ports import Append, Backend, Codec, Place, Producer
+from penstock.core.quantities import Duration, Instant, Size, instant_ms, seconds, size_bytes
+from penstock.core.reading import check_shard, check_start
+from penstock.core.routing import router
+from penstock.run.appender import Appender
+from penstock.run.rows import Headers, Key, key_bytes, now_ms, row_of
+
+Start = Literal["earliest", "latest"] | int | datetime
+
+READ_RECORDS = 10_000
+READ_BYTES = 1024 * 1024
+SPREAD_RECORDS = 1_000
+"""So many records without a key go to one shard before the next one gets its turn."""
+
+FOLLOW_WAIT_S = 0.5
+
+
+class Stream:
+    """Made by `Hub.create_stream` and `Hub.stream`; safe to use from several threads."""
+
+    def __init__(self, backend: Backend, info: StreamInfo, codec: Codec) -> None:
+        self._backend = backend
+        self._codec = codec
+        self.info = info
+        self._route = router(info.routing, info.shards)
+        self._open_shards = [shard.index for shard in info.shards if shard.open]
+        # Each process begins elsewhere, so that many short ones do not all fill the first shard.
+        self._turns = itertools.count(random.randrange(len(self._open_shards)))
+
+    @property
+    def name(self) -> str:
+        return self.info.name
+
+    @property
+    def shards(self) -> int:
+        """How many shards there are, open and closed."""
+        return len(self.info.shards)
+
+    def __repr__(self) -> str:
+        return f"<Stream {self.name} shards={self.shards} codec={self.info.codec}>"
+
+    # Appending
+
+    def append(
+        self,
+        value: Any,
+        key: Key = None,
+        *,
+        headers: Headers = (),
+        timestamp: Instant | None = None,
+        sequence: int = 0,
+        flags: int = 0,
+        trace: bytes | str | None = None,
+        shard: int | None = None,
+        producer: str | None = None,
+        producer_seq: int | None = None,
+    ) -> RecordId:
+        """Append one record, durable on return.
+
+        A value of None is a tombstone. The same ``producer`` and ``producer_seq`` again appends
+        nothing and returns the same id.
+
+        >>> import penstock
+        >>> orders = penstock.open("memory:").create_stream("shop/orders", shards=1, codec="json")
+        >>> str(orders.append({"id": 1}, key="ann"))
+        'shop/orders:0+0'
+        """
+        mark = producer_mark(producer, producer_seq)
+        row = row_of(self._codec, value, key, headers, timestamp, sequence, flags, trace)
+        target = self.shard_for(row.key, shard, mark)
+        place = self._backend.append([Append(self.info, target, Batch(rows=[row]))], mark)[0]
+        return RecordId(self.name, place.shard, place.base)
+
+    def append_many(
+        self,
+        pairs: Iterable[tuple[Any, Key]],
+        *,
+        shard: int | None = None,
+        producer: str | None = None,
+        producer_seq: int | None = None,
+    ) -> list[RecordId]:
+        """Append ``(value, key)`` pairs; their ids in the same order, durable on return.
+
+        Up to 4 MiB are one commit: all or nothing. More is several, in order; with a producer it is
+        refused."""
+        mark = producer_mark(producer, producer_seq)
+        encode = self._codec.encode
+        try:
+            listed = [
+                (None if value is None else encode(value), key_bytes(key)) for value, key in pairs
+            ]
+        except (TypeError, ValueError) as why:
+            if isinstance(why, BadRecord):
+                raise
+            raise BadRecord(f"append_many takes (value, key) pairs: {why}") from why
+        ids: list[RecordId] = []
+        for part in _parts(listed, mark):
+            ids += self._append_pairs(part, shard, mark)
+        return ids
+
+    def append_arrow(
+        self,
+        batch: pa.RecordBatch | pa.Table,
+        *,
+        shard: int | None = None,
+        producer: str | None = None,
+        producer_seq: int | None = None,
+    ) -> list[Slice]:
+        """Append an Arrow batch with a column ``data`` of encoded values; the slices it became,
+        durable on return.
+
+        Other columns of `penstock.SCHEMA` are optional. Without ``shard`` the keys decide. Up to 4
+        MiB are one commit."""
+        mark = producer_mark(producer, producer_seq)
+        taken = conformed(batch, now_ms())
+        done: list[Slice] = []
+        for part in _arrow_parts(taken, mark):
+            appends = [
+                Append(self.info, target, Batch(arrow=rows))
+                for target, rows in self._by_shard(part, shard, mark)
+            ]
+            places = self._backend.append(appends, mark)
+            for append, place in zip(appends, places, strict=True):
+                end = place.base + len(append.batch)
+                done.append(Slice(self.name, place.shard, place.base, end))
+        return done
+
+    def appender(
+        self,
+        *,
+        linger: Duration = "5ms",
+        max_records: int = 1_000,
+        max_bytes: Size = "1MiB",
+    ) -> Appender:
+        """Appends in the background, gathered for up to ``linger``: use it in a ``with`` block.
+
+        >>> import penstock
+        >>> orders = penstock.open("memory:").create_stream("shop/orders", shards=1, codec="json")
+        >>> with orders.appender(linger="5ms") as out:
+        ...     pending = out.append({"id": 2}, key="bob")
+        >>> pending.result()
+        RecordId(stream='shop/orders', shard=0, offset=0)
+        """
+        if max_records < 1:
+            raise BadSetting(f"max_records {max_records}: at least 1")
+        limit = size_bytes(max_bytes, what="max_bytes")
+        if not 1 <= limit <= COMMIT_BYTES_MAX:
+            raise BadSetting(f"max_bytes {max_bytes}: 1 to {COMMIT_BYTES_MAX}")
+        linger_s = seconds(linger, what="linger")
+        return Appender(
+            self._backend, self.info, self._codec, self.shard_for, linger_s, max_records, limit
+        )
+
+    def shard_for(
+        self, key: bytes | None, shard: int | None = None, mark: Producer | None = None
+    ) -> int:
+        """The shard that was asked for, or that the key chooses, or the next one in turn."""
+        if shard is not None:
+            check_shard(self.info, shard)
+            if not self.info.shards[shard].open:
+                raise ShardClosed(self.name, shard)
+            return shard
+        if key is not None:
+            return self._route(key)
+        # A repeated append must fall into the same parts as the first time.
+        turn = mark.seq if mark else next(self._turns)
+        return self._open_shards[turn % len(self._open_shards)]
+
+    # Reading
+
+    def read(
+        self,
+        shard: int,
+        start: Start = "earliest",
+        end: int | None = None,
+        *,
+        follow: bool = False,
+        max_records: int = READ_RECORDS,
+        max_bytes: Size = READ_BYTES,
+    ) -> Iterator[Record]:
+        """The records of a shard in order, up to its end now; with ``follow`` it goes on waiting
+        for more.
+
+        ``start`` is "earliest", "latest", an offset, or a time (the first record not earlier).
+        ``max_records`` and ``max_bytes`` bound what one read of the log takes into memory.
+
+        >>> import penstock
+        >>> orders = penstock.open("memory:").create_stream("shop/orders", shards=1, codec="json")
+        >>> ids = orders.append_many([({"id": 1}, "ann"), ({"id": 2}, "bob")])
+        >>> [record.value["id"] for record in orders.read(0, start=1)]
+        [2]
+        """
+        batches = self._batches(shard, start, end, follow, max_records, size_bytes(max_bytes))
+        decode = self._codec.decode
+        return itertools.chain.from_iterable(
+            batch.decoded_by(decode).records() for batch in batches
+        )
+
+    def read_arrow(
+        self,
+        shard: int,
+        start: Start = "earliest",
+        end: int | None = None,
+        *,
+        max_records: int = READ_RECORDS,
+        max_bytes: Size = READ_BYTES,
+    ) -> pa.RecordBatchReader:
+        """The same as Arrow batches, read as they are asked for; ``.read_all()`` makes a table of
+        them."""
+        batches = self._batches(shard, start, end, False, max_records, size_bytes(max_bytes))
+        schema = read_schema(self.name, shard)
+        return pa.RecordBatchReader.from_batches(schema, (batch.arrow for batch in batches))
+
+    def bounds(self, shard: int) -> Bounds:
+        """The first kept offset and the one the next record will get."""
+        check_shard(self.info, shard)
+        return self._backend.bounds(self.info, shard)
+
+    def trim(self, shard: int, before: int) -> None:
+        """Drop the records of a shard before an offset, for good."""
+        self._backend.capabilities.require("trim")
+        self._backend.trim(self.info, shard, before)
+
+    # Below
+
+    def _batches(
+        self,
+        shard: int,
+        start: Start,
+        end: int | None,
+        follow: bool,
+        max_records: int,
+        max_bytes: int,
+    ) -> Iterator[Batch]:
+        if max_records < 1 or max_bytes < 1:
+            raise BadSetting(f"max_records {max_records}, max_bytes {max_bytes}: at least 1 each")
+        bounds = self.bounds(shard)
+        at = self._offset(shard, start, bounds)
+        if end is not None and end < at:
+            raise BadSetting(f"end {end} lies before start {at}")
+        stop = end if follow else min(bounds.end, bounds.end if end is None else end)
+        return self._read_on(shard, at, stop, max_records, max_bytes)
+
+    def _offset(self, shard: int, start: Start, bounds: Bounds) -> int:
+        if start == "earliest":
+            return bounds.start
+        if start == "latest":
+            return bounds.end
+        if isinstance(start, datetime):
+            return self._backend.offset_at(self.info, shard, instant_ms(start, what="start"))
+        if isinstance(start, bool) or not isinstance(start, int):
+            raise BadSetting(f"start {start!r}: 'earliest', 'latest', an offset or a datetime")
+        check_start(self.info, shard, start, bounds)
+        return start
+
+    def _read_on(
+        self, shard: int, at: int, stop: int | None, max_records: int, max_bytes: int
+    ) -> Iterator[Batch]:
+        """Up to ``stop``; None means for ever."""
+        backend = self._backend
+        while stop is None or at < stop:
+            seen = backend.changes()
+            found = backend.read(
+                self.info, shard, at, stop, max_records=max_records, max_bytes=max_bytes
+            )
+            yield from found.batches
+            if found.next == at:
+                backend.wait(seen, FOLLOW_WAIT_S)
+            at = found.next
+
+    def _append_pairs(
+        self,
+        pairs: Sequence[tuple[bytes | None, bytes | None]],
+        shard: int | None,
+        mark: Producer | None,
+    ) -> list[RecordId]:
+        spread = itertools.count()
+        turn = 0
+        chosen: dict[int, tuple[list[bytes | None], list[bytes | None]]] = {}
+        order: list[tuple[int, int]] = []
+        for data, key in pairs:
+            if shard is None and key is None:
+                if next(spread) % SPREAD_RECORDS == 0:
+                    turn = self.shard_for(None, None, mark)
+                target = turn
+            else:
+                target = self.shard_for(key, shard)
+            if target not in chosen:
+                chosen[target] = ([], [])
+            keys, datas = chosen[target]
+            order.append((target, len(keys)))
+            keys.append(key)
+            datas.append(data)
+        now = now_ms()
+        appends = [
+            Append(self.info, target, keyed_batch(keys, datas, now))
+            for target, (keys, datas) in chosen.items()
+        ]
+        places = self._backend.append(appends, mark)
+        base = {append.shard: place for append, place in zip(appends, places, strict=True)}
+        return [_id(self.name, base[target], row) for target, row in order]
+
+    def _by_shard(
+        self, batch: pa.RecordBatch, shard: int | None, mark: Producer | None
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        keys = batch.column("key")
+        if shard is not None or keys.null_count == len(keys):
+            yield self.shard_for(None, shard, mark), batch
+            return
+        keyless = self.shard_for(None, None, mark) if keys.null_count else -1
+        rows: dict[int, list[int]] = {}
+        for row, key in enumerate(keys.to_pylist()):
+            rows.setdefault(keyless if key is None else self._route(key), []).append(row)
+        for target, chosen in rows.items():
+            yield target, batch.take(pa.array(chosen, pa.int64()))
+
+
+def producer_mark(producer: str | None, producer_seq: int | None) -> Producer | None:
+    if (producer is None) != (producer_seq is None):
+        raise BadSetting("producer and producer_seq go together")
+    if producer is None or producer_seq is None:
+        return None
+    if not producer or isinstance(producer_seq, bool) or not 0 <= producer_seq < 2**63:
+        raise BadSetting(
+            f"producer {producer!r}, producer_seq {producer_seq}: a name, 0 to 2**63 - 1"
+        )
+    return Producer(producer, producer_seq)
+
+
+def _id(stream: str, place: Place, row: int) -> RecordId:
+    return RecordId(stream, place.shard, place.base + row)
+
+
+_PAIR_OVERHEAD = 40
+
+
+def _parts(
+    pairs: list[tuple[bytes | None, bytes | None]], mark: Producer | None
+) -> Iterator[list[tuple[bytes | None, bytes | None]]]:
+    """The pairs in parts that fit one commit; all in one part for a producer, whose number stands
+    for all."""
+    nbytes = sum(len(data or b"") + len(key or b"") for data, key in pairs)
+    if not pairs:
+        return
+    if mark or nbytes + _PAIR_OVERHEAD * len(pairs) <= COMMIT_BYTES_MAX:
+        yield pairs
+        return
+    part: list[tuple[bytes | None, bytes | None]] = []
+    held = 0
+    for pair in pairs:
+        size = len(pair[0] or b"") + len(pair[1] or b"") + _PAIR_OVERHEAD
+        if part and held + size > COMMIT_BYTES_MAX:
+            yield part
+            part, held = [], 0
+        part.append(pair)
+        held += size
+    yield part
+
+
+def _arrow_parts(batch: pa.RecordBatch, mark: Producer | None) -> Iterator[pa.RecordBatch]:
+    """Halves of halves, until each fits one commit."""
+    if batch.num_rows == 0:
+        return
+    if mark or batch.nbytes <= COMMIT_BYTES_MAX or batch.num_rows == 1:
+        yield batch
+        return
+    half = batch.num_rows // 2
+    yield from _arrow_parts(batch.slice(0, half), mark)
+    yield from _arrow_parts(batch.slice(half), mark)
