@@ -80,17 +80,16 @@ class LmdbBackend:
         shards = even_shards(spec.shards)
 
         def create(tables: Tables) -> StreamInfo:
-            streams = self._environment.streams
-            if tables.txn.get(rows.name_key(spec.name), db=streams) is not None:
+            if tables.txn.get(rows.name_key(spec.name)) is not None:
                 raise StreamExists(f"stream {spec.name!r} exists already")
-            row = tables.txn.get(rows.NEXT_ID_KEY, db=streams)
+            row = tables.txn.get(rows.NEXT_ID_KEY)
             stream_id = 1 if row is None else rows.unpacked(rows.NEXT_ID_KEY, row, int)
-            tables.put_row(streams, rows.NEXT_ID_KEY, stream_id + 1)
-            tables.put_row(streams, rows.name_key(spec.name), stream_id)
-            tables.put_row(streams, rows.id_key(stream_id), rows.StreamRow.of(spec))
+            tables.put_row(rows.NEXT_ID_KEY, stream_id + 1)
+            tables.put_row(rows.name_key(spec.name), stream_id)
+            tables.put_row(rows.id_key(stream_id), rows.StreamRow.of(spec))
             for shard in shards:
                 key = rows.shard_key(stream_id, shard.index)
-                tables.put_row(self._environment.shards, key, rows.ShardRow.of(shard))
+                tables.put_row(key, rows.ShardRow.of(shard))
             return rows.StreamRow.of(spec).info(stream_id, shards)
 
         return self._write(create)
@@ -102,18 +101,18 @@ class LmdbBackend:
     def streams(self) -> list[StreamInfo]:
         with self._reading() as txn:
             tables = Tables(self._environment, txn)
-            cursor = txn.cursor(db=self._environment.streams)
-            ids = [int.from_bytes(key[1:], "big") for key, _ in rows.ranged(cursor, b"i")]
+            cursor = txn.cursor()
+            ids = [rows.id_of(key) for key, _ in rows.ranged(cursor, rows.STREAMS)]
             return sorted((tables.stream_info(id) for id in ids), key=lambda stream: stream.name)
 
     def delete_stream(self, name: str) -> None:
         def delete(tables: Tables) -> StreamInfo:
             info = tables.find_stream(name)
-            tables.txn.delete(rows.name_key(name), db=self._environment.streams)
-            tables.txn.delete(rows.id_key(info.id), db=self._environment.streams)
+            tables.txn.delete(rows.name_key(name))
+            tables.txn.delete(rows.id_key(info.id))
             for shard in info.shards:
-                tables.txn.delete(rows.shard_key(info.id, shard.index), db=self._environment.shards)
-            tables.put_row(self._environment.streams, rows.doomed_key(info.id), info.id)
+                tables.txn.delete(rows.shard_key(info.id, shard.index))
+            tables.put_row(rows.doomed_key(info.id), info.id)
             return info
 
         info = self._write(delete)
@@ -143,13 +142,13 @@ class LmdbBackend:
             stop = bounds.end if end is None else min(end, bounds.end)
             if start >= stop:
                 return Reading((), start)
-            cursor = txn.cursor(db=self._environment.records)
-            found = cursor.set_range(batches.KEY.pack(stream.id, shard, start + 1))
+            cursor = txn.cursor()
+            found = cursor.set_range(batches.key_of(stream.id, shard, start + 1))
             records = nbytes = 0
             while found and records < max_records and nbytes < max(max_bytes, 1):
                 key, value = bytes(cursor.key()), bytes(cursor.value())
                 stored.append((key, value))
-                stored_end = batches.KEY.unpack(key)[2]
+                stored_end = batches.place_of(key)[2]
                 records = stored_end - start
                 nbytes += len(value)
                 if stored_end >= stop:
@@ -200,8 +199,11 @@ class LmdbBackend:
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, Versioned]]:
         with self._reading() as txn:
-            cursor = txn.cursor(db=self._environment.values)
-            found = [(key, rows.opened_row(key, row)) for key, row in rows.ranged(cursor, prefix)]
+            cursor = txn.cursor()
+            found = [
+                (key[len(rows.VALUES) :], rows.opened_row(key, row))
+                for key, row in rows.ranged(cursor, rows.value_key(prefix))
+            ]
         return iter(found)
 
     def transact(self, checks: Mapping[bytes, int], puts: Mapping[bytes, bytes | None]) -> bool:
@@ -255,11 +257,11 @@ class LmdbBackend:
         self, stream: StreamInfo, shard: int, start: int, timestamp_ms: int
     ) -> tuple[bytes, bytes] | None:
         """The first stored batch from an offset on that has a record of that time or later."""
-        prefix = batches.KEY.pack(stream.id, shard, 0)[:8]
+        prefix = batches.shard_prefix(stream.id, shard)
         with self._reading() as txn:
-            cursor = txn.cursor(db=self._environment.records)
-            found = cursor.set_range(batches.KEY.pack(stream.id, shard, start + 1))
-            while found and bytes(cursor.key()[:8]) == prefix:
+            cursor = txn.cursor()
+            found = cursor.set_range(batches.key_of(stream.id, shard, start + 1))
+            while found and bytes(cursor.key()).startswith(prefix):
                 key, value = bytes(cursor.key()), cursor.value()
                 try:
                     late = batches.header(self._store, key, value).latest_ms >= timestamp_ms

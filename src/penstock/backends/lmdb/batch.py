@@ -37,8 +37,8 @@ KIND_REFERENCE = 3
 ROWS_MAX = 16
 """Up to this many records are stored as rows: an Arrow batch of one record costs 900 bytes."""
 
-KEY = struct.Struct(">IIQ")
-"""Stream id, shard, last offset + 1: one range seek finds the batch of any offset."""
+_KEY = struct.Struct(">cIIQ")
+_TABLE = b"R"
 
 HEADER = struct.Struct("<4sBBH16sIIQIIqqI")
 
@@ -57,6 +57,26 @@ _Wire = tuple[
 ]
 _encode_rows = msgspec.msgpack.Encoder().encode
 _decode_rows = msgspec.msgpack.Decoder(list[_Wire]).decode
+
+
+def key_of(stream: int, shard: int, end: int) -> bytes:
+    """Ends with the last offset + 1, so that one range seek finds the batch of any offset."""
+    return _KEY.pack(_TABLE, stream, shard, end)
+
+
+def place_of(key: bytes) -> tuple[int, int, int]:
+    """Stream id, shard, last offset + 1."""
+    _, stream, shard, end = _KEY.unpack(key)
+    return stream, shard, end
+
+
+def shard_prefix(stream: int, shard: int) -> bytes:
+    """What the keys of a shard's batches begin with, and no others."""
+    return key_of(stream, shard, 0)[:-8]
+
+
+def stream_prefix(stream: int) -> bytes:
+    return key_of(stream, 0, 0)[:-12]
 
 
 class Encoded(NamedTuple):
@@ -116,7 +136,7 @@ def encode(batch: Batch) -> Encoded:
 
 def sealed(encoded: Encoded, store: bytes, key: bytes, base: int) -> bytes:
     """The value to store under the key."""
-    stream, shard, _ = KEY.unpack(key)
+    stream, shard, _ = place_of(key)
     head = HEADER.pack(
         MAGIC,
         BATCH_FORMAT,
@@ -149,7 +169,7 @@ def header(store: bytes, key: bytes, value: bytes | memoryview) -> Header:
         raise Unreadable("it does not begin like a batch")
     if head.version != BATCH_FORMAT or head.kind not in (KIND_ROWS, KIND_ARROW):
         raise Unreadable(f"unknown format {head.version}, kind {head.kind}")
-    stream, shard, end = KEY.unpack(key)
+    stream, shard, end = place_of(key)
     if (head.store, head.stream, head.shard, head.end) != (store, stream, shard, end):
         raise Unreadable("it belongs elsewhere")
     if head.length != len(value) - HEADER.size or not head.records:
@@ -163,7 +183,7 @@ def decode(stream: StreamInfo, store: bytes, key: bytes, value: bytes) -> Batch:
     try:
         return _verified(stream, store, key, value)
     except Unreadable as why:
-        _, shard, end = KEY.unpack(key)
+        _, shard, end = place_of(key)
         raise BadBatch(stream.name, shard, _likely_base(value, end), end, str(why)) from None
 
 

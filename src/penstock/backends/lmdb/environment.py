@@ -46,7 +46,6 @@ READER_CHECK_S = 10.0
 GONE_CHECK_S = 1.0
 
 _IDENTITY_KEY = b"penstock"
-_TABLES = (b"records", b"shards", b"streams", b"values")
 
 T = TypeVar("T")
 
@@ -94,7 +93,7 @@ class Environment:
             self._env = lmdb.open(
                 str(self.directory),
                 map_size=self._map_bytes,
-                max_dbs=len(_TABLES),
+                max_dbs=0,
                 max_readers=READERS_MAX,
                 mode=0o600,
                 sync=True,
@@ -112,7 +111,7 @@ class Environment:
             ) from None
         try:
             self._env.reader_check()
-            self.identity = self._tables_of_store() or self._new_store()
+            self.identity = self._stored_identity() or self._new_store()
             if self.identity.format > STORE_FORMAT:
                 raise NewerFormat(
                     f"{self.directory} has format {self.identity.format}, this Penstock knows "
@@ -123,8 +122,8 @@ class Environment:
             self._env.close()
             raise
 
-    def _tables_of_store(self) -> Identity | None:
-        """The identity, once the tables are open; None if nothing has been written yet."""
+    def _stored_identity(self) -> Identity | None:
+        """None if nothing has been written yet."""
         with self._env.begin() as txn:
             found = txn.get(_IDENTITY_KEY)
             if found is None:
@@ -135,8 +134,6 @@ class Environment:
                 identity = msgspec.msgpack.decode(found, type=Identity)
             except msgspec.DecodeError as why:
                 raise BadStored(f"{self.directory}: the hub's identity is damaged: {why}") from None
-            if identity.format <= STORE_FORMAT:
-                self._use_tables(txn, create=False)
             return identity
 
     def _new_store(self) -> Identity:
@@ -149,17 +146,9 @@ class Environment:
                     STORE_FORMAT, secrets.token_bytes(16), time.time_ns() // 1_000_000
                 )
                 txn.put(_IDENTITY_KEY, msgspec.msgpack.encode(identity))
-                self._use_tables(txn, create=True)
-        identity_now = self._tables_of_store()
+        identity_now = self._stored_identity()
         assert identity_now is not None, "a hub was created and is not there"
         return identity_now
-
-    def _use_tables(self, txn: Any, *, create: bool) -> None:
-        try:
-            tables = [self._env.open_db(name, txn=txn, create=create) for name in _TABLES]
-        except lmdb.NotFoundError as why:
-            raise BadStored(f"{self.directory}: a table of the hub is missing: {why}") from None
-        self.records, self.shards, self.streams, self.values = tables
 
     # Using
 

@@ -94,24 +94,24 @@ class Maintenance:
 
     def _doomed(self) -> list[int]:
         with self._environment.reading() as txn:
-            cursor = txn.cursor(db=self._environment.streams)
-            return [int.from_bytes(key[1:], "big") for key, _ in rows.ranged(cursor, b"d")]
+            cursor = txn.cursor()
+            return [rows.id_of(key) for key, _ in rows.ranged(cursor, rows.DOOMED)]
 
     def _streams(self) -> list[StreamInfo]:
         with self._environment.reading() as txn:
             tables = Tables(self._environment, txn)
-            cursor = txn.cursor(db=self._environment.streams)
-            ids = [int.from_bytes(key[1:], "big") for key, _ in rows.ranged(cursor, b"i")]
+            cursor = txn.cursor()
+            ids = [rows.id_of(key) for key, _ in rows.ranged(cursor, rows.STREAMS)]
             return [tables.stream_info(stream_id) for stream_id in ids]
 
     def _forget_producers(self, stream: StreamInfo) -> None:
         with self._environment.reading() as txn:
-            cursor = txn.cursor(db=self._environment.values)
-            prefix = b"p" + stream.id.to_bytes(4, "big")
+            cursor = txn.cursor()
+            prefix = rows.value_key(b"p" + stream.id.to_bytes(4, "big"))
             known = [
                 (rows.opened_row(key, row).version, key) for key, row in rows.ranged(cursor, prefix)
             ]
-        surplus = [key for _, key in sorted(known)[:-PRODUCERS_KEPT]]
+        surplus = [key[len(rows.VALUES) :] for _, key in sorted(known)[:-PRODUCERS_KEPT]]
         if surplus:
             self._write(lambda tables: tables.put_all(dict.fromkeys(surplus)))
 
@@ -134,8 +134,8 @@ class Maintenance:
             trim(self._environment, self._write, stream, shard, keep_from)
 
     def _heads(self, txn: Any, stream: StreamInfo, shard: int) -> Iterator[batches.Header]:
-        cursor = txn.cursor(db=self._environment.records)
-        prefix = batches.KEY.pack(stream.id, shard, 0)[:8]
+        cursor = txn.cursor()
+        prefix = batches.shard_prefix(stream.id, shard)
         for key, value in rows.ranged(cursor, prefix):
             try:
                 yield batches.header(self._environment.identity.store, key, value)
@@ -156,12 +156,12 @@ class Maintenance:
     def _small_run(self, txn: Any, stream: StreamInfo, shard: int, start: int) -> _Run | None:
         """The next neighbouring small batches that are worth one large one; None if there are none
         (yet)."""
-        cursor = txn.cursor(db=self._environment.records)
-        prefix = batches.KEY.pack(stream.id, shard, 0)[:8]
-        found = cursor.set_range(batches.KEY.pack(stream.id, shard, start + 1))
+        cursor = txn.cursor()
+        prefix = batches.shard_prefix(stream.id, shard)
+        found = cursor.set_range(batches.key_of(stream.id, shard, start + 1))
         stored: list[tuple[bytes, bytes]] = []
         records = nbytes = 0
-        while found and bytes(cursor.key()[:8]) == prefix:
+        while found and bytes(cursor.key()).startswith(prefix):
             key, value = bytes(cursor.key()), cursor.value()
             try:
                 head = batches.header(self._environment.identity.store, key, value)
@@ -189,14 +189,13 @@ class Maintenance:
         failpoint("pack.before-swap")
 
         def swap(tables: Tables) -> None:
-            records = self._environment.records
-            if any(tables.txn.get(key, db=records) != value for key, value in run.stored):
+            if any(tables.txn.get(key) != value for key, value in run.stored):
                 return  # trimmed or deleted meanwhile
             for key, _ in run.stored[:-1]:
-                tables.txn.delete(key, db=records)
+                tables.txn.delete(key)
             key = run.stored[-1][0]
             base = small[0].offsets[0]
-            tables.txn.put(key, batches.sealed(packed, store, key, base), db=records)
+            tables.txn.put(key, batches.sealed(packed, store, key, base))
 
         self._write(swap)
 
@@ -217,7 +216,7 @@ def trim(
     def move_start(tables: Tables) -> None:
         row = tables.shard_row(stream, shard)
         moved = rows.ShardRow(max(before, row.start), row.open, row.begin, row.end, row.parents)
-        tables.put_row(environment.shards, rows.shard_key(stream.id, shard), moved)
+        tables.put_row(rows.shard_key(stream.id, shard), moved)
 
     write(move_start)
     failpoint("trim.between")
@@ -233,18 +232,22 @@ def drop_records(
 ) -> None:
     """Drop a deleted stream's batches, or those of a shard that end at or before an offset, some at
     a time."""
-    prefix = rows.shard_key(stream_id, shard or 0)[: 4 if shard is None else 8]
+    prefix = (
+        batches.stream_prefix(stream_id)
+        if shard is None
+        else batches.shard_prefix(stream_id, shard)
+    )
 
     def drop_some(tables: Tables) -> bool:
-        cursor = tables.txn.cursor(db=environment.records)
+        cursor = tables.txn.cursor()
         found = cursor.set_range(prefix)
         for _ in range(DROPPED_AT_ONCE):
             key = bytes(cursor.key()) if found else b""
             if not key.startswith(prefix) or (
-                before is not None and batches.KEY.unpack(key)[2] > before
+                before is not None and batches.place_of(key)[2] > before
             ):
                 if shard is None:
-                    tables.txn.delete(rows.doomed_key(stream_id), db=environment.streams)
+                    tables.txn.delete(rows.doomed_key(stream_id))
                 return True
             found = cursor.delete() and bool(cursor.key())
         return False

@@ -19,7 +19,10 @@ _HEAD = struct.Struct("<BQI")
 
 T = TypeVar("T")
 
-NEXT_ID_KEY = b"+"
+STREAMS = b"Si"
+DOOMED = b"Sd"
+VALUES = b"V"
+NEXT_ID_KEY = b"S+"
 
 
 class StreamRow(msgspec.Struct, frozen=True, array_like=True):
@@ -73,20 +76,37 @@ class ShardRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 def id_key(stream_id: int) -> bytes:
-    return b"i" + stream_id.to_bytes(4, "big")
+    return STREAMS + stream_id.to_bytes(4, "big")
 
 
 def name_key(name: str) -> bytes:
-    return b"n" + digest(name)
+    return b"Sn" + digest(name)
 
 
 def doomed_key(stream_id: int) -> bytes:
     """A stream that is deleted, and whose records are still being dropped."""
-    return b"d" + stream_id.to_bytes(4, "big")
+    return DOOMED + stream_id.to_bytes(4, "big")
+
+
+def id_of(key: bytes) -> int:
+    """The stream id that an `id_key` or `doomed_key` ends with."""
+    return int.from_bytes(key[-4:], "big")
 
 
 def shard_key(stream_id: int, shard: int) -> bytes:
-    return struct.pack(">II", stream_id, shard)
+    return struct.pack(">cII", b"H", stream_id, shard)
+
+
+def shard_of(key: bytes) -> int:
+    return int.from_bytes(key[-4:], "big")
+
+
+def shards_prefix(stream_id: int) -> bytes:
+    return shard_key(stream_id, 0)[:-4]
+
+
+def value_key(key: bytes) -> bytes:
+    return VALUES + key
 
 
 def sealed_row(key: bytes, value: bytes, version: int) -> bytes:

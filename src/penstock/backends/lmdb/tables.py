@@ -18,7 +18,6 @@ class Tables:
     """One transaction's view; the write half serves `penstock.core.transaction`."""
 
     def __init__(self, environment: Environment, txn: Any) -> None:
-        self._environment = environment
         self._store = environment.identity.store
         self.txn = txn
 
@@ -26,42 +25,42 @@ class Tables:
 
     def find_stream(self, name: str) -> StreamInfo:
         key = rows.name_key(name)
-        row = self.txn.get(key, db=self._environment.streams)
+        row = self.txn.get(key)
         if row is None:
             raise UnknownStream(name)
         return self.stream_info(rows.unpacked(key, row, int))
 
     def stream_info(self, stream_id: int) -> StreamInfo:
         key = rows.id_key(stream_id)
-        row = self.txn.get(key, db=self._environment.streams)
+        row = self.txn.get(key)
         stream = rows.unpacked(key, row, rows.StreamRow)
-        cursor = self.txn.cursor(db=self._environment.shards)
-        prefix = rows.shard_key(stream_id, 0)[:4]
+        cursor = self.txn.cursor()
+        prefix = rows.shards_prefix(stream_id)
         shards = tuple(
-            rows.unpacked(key, row, rows.ShardRow).shard(int.from_bytes(key[4:], "big"))
+            rows.unpacked(key, row, rows.ShardRow).shard(rows.shard_of(key))
             for key, row in rows.ranged(cursor, prefix)
         )
         return stream.info(stream_id, shards)
 
     def shard_row(self, stream: StreamInfo, shard: int) -> rows.ShardRow:
         key = rows.shard_key(stream.id, shard)
-        row = self.txn.get(key, db=self._environment.shards)
+        row = self.txn.get(key)
         if row is None:  # it was there when the stream was looked up
             raise UnknownStream(stream.name)
         return rows.unpacked(key, row, rows.ShardRow)
 
-    def put_row(self, table: Any, key: bytes, value: Any) -> None:
-        self.txn.put(key, rows.sealed_row(key, rows.packed(value), self.txn.id()), db=table)
+    def put_row(self, key: bytes, value: Any) -> None:
+        self.txn.put(key, rows.sealed_row(key, rows.packed(value), self.txn.id()))
 
     def bounds(self, stream: StreamInfo, shard: int) -> Bounds:
         start = self.shard_row(stream, shard).start
-        cursor = self.txn.cursor(db=self._environment.records)
-        beyond = batches.KEY.pack(stream.id, shard, 2**64 - 1)
+        cursor = self.txn.cursor()
+        beyond = batches.key_of(stream.id, shard, 2**64 - 1)
         found = cursor.prev() if cursor.set_range(beyond) else cursor.last()
         key = bytes(cursor.key()) if found else b""
-        if key[:8] != beyond[:8]:
+        if not key.startswith(batches.shard_prefix(stream.id, shard)):
             return Bounds(start, start)
-        end = batches.KEY.unpack(key)[2]
+        end = batches.place_of(key)[2]
         try:
             batches.header(self._store, key, cursor.value())
         except batches.Unreadable as why:
@@ -71,15 +70,16 @@ class Tables:
     # For `penstock.core.transaction`
 
     def get(self, key: bytes) -> Versioned | None:
-        row = self.txn.get(key, db=self._environment.values)
-        return None if row is None else rows.opened_row(key, row)
+        stored_key = rows.value_key(key)
+        row = self.txn.get(stored_key)
+        return None if row is None else rows.opened_row(stored_key, row)
 
     def put(self, key: bytes, value: bytes | None) -> None:
+        stored_key = rows.value_key(key)
         if value is None:
-            self.txn.delete(key, db=self._environment.values)
+            self.txn.delete(stored_key)
         else:
-            sealed = rows.sealed_row(key, value, self.txn.id())
-            self.txn.put(key, sealed, db=self._environment.values)
+            self.txn.put(stored_key, rows.sealed_row(stored_key, value, self.txn.id()))
 
     def put_all(self, puts: Mapping[bytes, bytes | None]) -> None:
         for key, value in puts.items():
@@ -92,6 +92,6 @@ class Tables:
         return self.bounds(stream, shard).end
 
     def add(self, part: Part, base: int) -> None:
-        key = batches.KEY.pack(part.stream.id, part.shard, base + part.records)
+        key = batches.key_of(part.stream.id, part.shard, base + part.records)
         value = batches.sealed(part.content, self._store, key, base)
-        self.txn.put(key, value, db=self._environment.records)
+        self.txn.put(key, value)
