@@ -174,7 +174,8 @@ class MemoryBackend:
     # Small values and commits
 
     def get(self, key: bytes) -> Versioned | None:
-        return self._values.get(key)
+        with self._reading():
+            return self._values.get(key)
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, Versioned]]:
         with self._reading():
@@ -264,7 +265,8 @@ class _Writing:
 def _kept(part: Append) -> Part:
     """A copy that nobody else can change."""
     if part.batch.is_rows:
-        batch = Batch(rows=list(part.batch.rows), stream=part.stream.name, shard=part.shard)
+        rows = [row._replace(headers=tuple(row.headers)) for row in part.batch.rows]
+        batch = Batch(rows=rows, stream=part.stream.name, shard=part.shard)
     else:
         copied = pa.ipc.read_record_batch(part.batch.columns.serialize(), SCHEMA)
         batch = Batch(arrow=copied, stream=part.stream.name, shard=part.shard)

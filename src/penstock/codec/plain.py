@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from typing import Any
 
 import msgspec
@@ -72,5 +73,5 @@ class JsonCodec:
 
 
 def _shown(value: Any) -> str:
-    text = repr(value)
+    text = reprlib.repr(value)  # the whole of it may be endless, or too deep to be shown
     return text if len(text) <= 60 else f"{text[:57]}... ({type(value).__name__})"

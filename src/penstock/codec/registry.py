@@ -27,13 +27,18 @@ def register_codec(codec: Codec) -> None:
     >>> penstock.register_codec(Rot13())
     """
     name = getattr(codec, "name", None)
-    if not isinstance(name, str) or not callable(getattr(codec, "encode", None)):
-        raise BadSetting(f"{codec!r} is no codec: it needs a name, encode(value) and decode(data)")
+    works = all(callable(getattr(codec, verb, None)) for verb in ("encode", "decode"))
+    if not isinstance(name, str) or not works or isinstance(codec, type):
+        raise BadSetting(
+            f"{codec!r} is no codec: give an object with a name, encode(value) and decode(data)"
+        )
     _codecs[checked_name(name)] = codec
 
 
 def find_codec(name: str) -> Codec:
     """The codec of that name, or `UnknownCodec`."""
+    if not isinstance(name, str):
+        raise UnknownCodec(name, codec_names())
     if name not in _codecs:
         for entry in entry_points(group="penstock.codecs", name=name):
             made = entry.load()

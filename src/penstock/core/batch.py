@@ -6,9 +6,10 @@ arrays and a large read never builds Python objects that nobody looks at.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property
-from itertools import repeat
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, cached_property, lru_cache
+from itertools import accumulate, repeat
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -43,6 +44,9 @@ COMMIT_BYTES_MAX = 4 * 1024 * 1024
 """What one commit may hold: 13 ms of a disk's time, where 16 MiB take 69."""
 
 RECORD_BYTES_MAX = COMMIT_BYTES_MAX - 4096
+ROW_OVERHEAD = 40
+"""What a record costs beside its own bytes, roughly."""
+
 FLAGS_MAX = 0x1FF
 SEQUENCE_MAX = 2**31 - 1
 
@@ -60,12 +64,12 @@ class Row(NamedTuple):
 
     def checked(self) -> Row:
         """Itself, if every field is in range and the whole is not too large."""
-        if not 0 <= self.timestamp <= TIMESTAMP_MS_MAX:
-            raise BadRecord(f"timestamp {self.timestamp} ms: it must lie between 1970 and 9999")
-        if not 0 <= self.sequence <= SEQUENCE_MAX:
-            raise BadRecord(f"sequence {self.sequence}: 0 to {SEQUENCE_MAX}")
-        if not 0 <= self.flags <= FLAGS_MAX:
-            raise BadRecord(f"flags {self.flags:#x}: nine bits, 0 to {FLAGS_MAX:#x}")
+        if not _whole(self.timestamp, TIMESTAMP_MS_MAX):
+            raise BadRecord(f"timestamp {self.timestamp!r} ms: it must lie between 1970 and 9999")
+        if not _whole(self.sequence, SEQUENCE_MAX):
+            raise BadRecord(f"sequence {self.sequence!r}: a whole number, 0 to {SEQUENCE_MAX}")
+        if not _whole(self.flags, FLAGS_MAX):
+            raise BadRecord(f"flags {self.flags!r}: nine bits, 0 to {FLAGS_MAX:#x}")
         if self.nbytes > RECORD_BYTES_MAX:
             raise BadRecord(
                 f"a record of {shown_size(self.nbytes)}: the most is "
@@ -81,6 +85,11 @@ class Row(NamedTuple):
         if self.headers:
             own += sum(len(name.encode()) + len(value or b"") for name, value in self.headers)
         return own
+
+
+def _whole(value: object, most: int) -> bool:
+    # True and 1.0 would be stored as they are, and refused when they are read back.
+    return type(value) is int and 0 <= value <= most
 
 
 def _undecoded(data: bytes) -> Any:
@@ -99,6 +108,7 @@ class Batch:
         shard: int = -1,
         offsets: Sequence[int] = (),
         decode: Callable[[bytes], Any] = _undecoded,
+        nbytes: int | None = None,
     ) -> None:
         assert (rows is None) != (arrow is None), "a batch is made of one face"
         self._rows = rows
@@ -110,6 +120,7 @@ class Batch:
         self.shard = shard
         self.offsets = offsets
         self.decode = decode
+        self._nbytes = nbytes
 
     def __len__(self) -> int:
         return self._len
@@ -126,6 +137,7 @@ class Batch:
             shard=self.shard,
             offsets=self.offsets,
             decode=decode,
+            nbytes=self._nbytes,
         )
 
     def part(self, start: int, end: int) -> Batch:
@@ -141,18 +153,29 @@ class Batch:
             decode=self.decode,
         )
 
+    def fitting(self, nbytes: int) -> int:
+        """How many records from the first on take no more than so many bytes."""
+        if self._rows is not None:
+            sizes = accumulate(row.nbytes + ROW_OVERHEAD for row in self._rows)
+            return bisect_right(list(sizes), nbytes)
+        columns, counts = self.columns, range(1, self._len + 1)
+        return bisect_right(counts, nbytes, key=lambda count: columns.slice(0, count).nbytes)
+
     @property
     def nbytes(self) -> int:
         """About how many bytes it takes; what limits count."""
-        if self.is_rows:
-            return sum(row.nbytes for row in self.rows) + 32 * self._len
-        return int(self.columns.nbytes)
+        if self._nbytes is None:
+            if self._rows is not None:
+                self._nbytes = sum(row.nbytes for row in self._rows) + ROW_OVERHEAD * self._len
+            else:
+                self._nbytes = self.columns.nbytes
+        return self._nbytes
 
     @property
     def arrow(self) -> pa.RecordBatch:
         """As an Arrow record batch with offsets, its place in the schema's metadata."""
         schema = read_schema(self.stream, self.shard)
-        offsets = pa.array(self.offsets, pa.int64())
+        offsets = _offsets_array(self.offsets)
         return pa.RecordBatch.from_arrays([*self.columns.columns, offsets], schema=schema)
 
     @cached_property
@@ -206,52 +229,79 @@ class Batch:
         return listed
 
 
+@lru_cache(maxsize=1024)
 def read_schema(stream: str, shard: int) -> pa.Schema:
     """The schema of a batch read back: `SCHEMA` with offsets, and its place as metadata."""
     place = {"penstock.stream": stream, "penstock.shard": str(shard)}
     return SCHEMA.append(OFFSET_FIELD).with_metadata(place)
 
 
+def default_column(column: int, count: int) -> pa.Array:
+    """A column of `SCHEMA` whose records all hold its default: null, 0, or no headers."""
+    if count <= _DEFAULT_ROWS:
+        return _default_rows(column).slice(0, count)
+    return _default_array(column, count)
+
+
 def keyed_batch(keys: Sequence[bytes | None], data: Sequence[bytes | None], now_ms: int) -> Batch:
-    """A batch of records that have a key and data and nothing else to tell; no Python object per
-    record."""
+    """A batch of records with a key and data and nothing else; no Python object per record."""
     count = len(keys)
-    lengths = [len(k or b"") + len(d or b"") for k, d in zip(keys, data, strict=True)]
-    if max(lengths) > RECORD_BYTES_MAX:
-        at = lengths.index(max(lengths))
-        Row(keys[at], data[at], now_ms).checked()
-    times = pa.repeat(pa.scalar(now_ms * 1000, pa.int64()), count).cast(pa.timestamp("us", "UTC"))
-    columns = [
-        pa.array(keys, pa.binary()),
-        pa.array(data, pa.binary()),
-        times,
-        pa.repeat(pa.scalar(0, pa.int32()), count),
-        pa.repeat(pa.scalar(0, pa.int16()), count),
-        _headers_array((), count),
-        pa.nulls(count, pa.binary()),
-    ]
-    return Batch(arrow=pa.RecordBatch.from_arrays(columns, schema=SCHEMA))
+    nbytes = sum(map(len, filter(None, keys))) + sum(map(len, filter(None, data)))
+    if nbytes > RECORD_BYTES_MAX:
+        for key, value in zip(keys, data, strict=True):
+            Row(key, value, now_ms).checked()
+    times = pa.repeat(pa.scalar(now_ms * 1000, pa.int64()), count).view(SCHEMA.field(2).type)
+    columns = [pa.array(keys, pa.binary()), pa.array(data, pa.binary()), times]
+    columns += [default_column(i, count) for i in range(3, len(SCHEMA))]
+    arrow = pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+    return Batch(arrow=arrow, nbytes=nbytes + ROW_OVERHEAD * count)
 
 
-def arrow_of(rows: Iterable[Row]) -> pa.RecordBatch:
+def arrow_of(rows: Sequence[Row]) -> pa.RecordBatch:
+    if not rows:
+        return pa.RecordBatch.from_pylist([], SCHEMA)
     keys, data, times, sequences, flags, headers, traces = zip(*rows, strict=True)
-    count = len(keys)
     return pa.RecordBatch.from_arrays(
         [
             pa.array(keys, pa.binary()),
             pa.array(data, pa.binary()),
-            pa.array([ms * 1000 for ms in times], pa.int64()).cast(pa.timestamp("us", "UTC")),
+            pa.array([ms * 1000 for ms in times], pa.int64()).view(SCHEMA.field(2).type),
             pa.array(sequences, pa.int32()),
             pa.array(flags, pa.int16()),
-            _headers_array(headers, count),
+            _headers_array(headers),
             pa.array(traces, pa.binary()),
         ],
         schema=SCHEMA,
     )
 
 
-def _headers_array(headers: Sequence[Sequence[Header]], count: int) -> pa.Array:
+def _headers_array(headers: Sequence[Sequence[Header]]) -> pa.Array:
     if not any(headers):
-        return pa.repeat(pa.scalar([], HEADERS_TYPE), count)
+        return default_column(_HEADERS, len(headers))
     named = [[{"name": name, "value": value} for name, value in pairs] for pairs in headers]
     return pa.array(named, HEADERS_TYPE)
+
+
+def _offsets_array(offsets: Sequence[int]) -> pa.Array:
+    if isinstance(offsets, range) and offsets.step == 1:
+        return pa.arange(offsets.start, offsets.stop)
+    return pa.array(offsets, pa.int64())
+
+
+_HEADERS = SCHEMA.get_field_index("headers")
+_DEFAULT_ROWS = 4096
+
+
+@cache
+def _default_rows(column: int) -> pa.Array:
+    return _default_array(column, _DEFAULT_ROWS)
+
+
+def _default_array(column: int, count: int) -> pa.Array:
+    kind = SCHEMA.field(column).type
+    if column == _HEADERS:
+        none = pa.array([], HEADERS_TYPE.value_type)
+        return pa.ListArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), count + 1), none).cast(
+            kind
+        )
+    return pa.nulls(count, kind) if kind == pa.binary() else pa.repeat(pa.scalar(0, kind), count)

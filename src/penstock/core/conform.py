@@ -3,6 +3,8 @@ widened or refused."""
 
 from __future__ import annotations
 
+from functools import reduce
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -11,6 +13,8 @@ from penstock.core.batch import (
     HEADERS_TYPE,
     RECORD_BYTES_MAX,
     SCHEMA,
+    SEQUENCE_MAX,
+    default_column,
 )
 from penstock.core.errors import BadRecord
 from penstock.core.quantities import TIMESTAMP_MS_MAX, shown_size
@@ -24,11 +28,15 @@ def conformed(batch: pa.RecordBatch | pa.Table, now_ms: int) -> pa.RecordBatch:
     if isinstance(batch, pa.Table):
         batch = batch.combine_chunks()
         parts = batch.to_batches()
+        if len(parts) > 1:
+            raise BadRecord("a table with more than 2 GiB in one column: append it in parts")
         batch = parts[0] if parts else pa.RecordBatch.from_pylist([], schema=batch.schema)
     if not isinstance(batch, pa.RecordBatch):
         raise BadRecord(
             f"append_arrow takes a pyarrow RecordBatch or Table, not {type(batch).__name__}"
         )
+    if len(set(batch.schema.names)) < len(batch.schema.names):
+        raise BadRecord(f"columns {batch.schema.names}: each may come once")
     unknown = set(batch.schema.names) - set(SCHEMA.names) - _IGNORED
     if unknown or "data" not in batch.schema.names:
         raise BadRecord(
@@ -37,72 +45,99 @@ def conformed(batch: pa.RecordBatch | pa.Table, now_ms: int) -> pa.RecordBatch:
         )
     try:
         batch.validate(full=True)
-        columns = [_column(batch, field, now_ms) for field in SCHEMA]
-        taken = pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+        if not batch.schema.equals(SCHEMA):
+            columns = [_column(batch, i, now_ms) for i in range(len(SCHEMA))]
+            batch = pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+        batch = _whole_ms(batch)
     except (pa.ArrowException, ValueError) as why:
         raise BadRecord(f"a batch that does not fit: {why}") from None
-    _check_ranges(taken)
-    return taken
+    if batch.num_rows:
+        _check_ranges(batch)
+    return batch
 
 
-def _column(batch: pa.RecordBatch, field: pa.Field, now_ms: int) -> pa.Array:
+def _column(batch: pa.RecordBatch, index: int, now_ms: int) -> pa.Array:
+    field = SCHEMA.field(index)
     at = batch.schema.get_field_index(field.name)
     if at < 0:
-        return _default(field, batch.num_rows, now_ms)
+        return _default(index, batch.num_rows, now_ms)
     column = batch.column(at)
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
+    if field.name == "timestamp" and pa.types.is_integer(column.type):
+        raise BadRecord(f"column 'timestamp' is {column.type}: give it a timestamp type")
     if column.type != field.type:
         column = column.cast(field.type)
     if column.null_count and not field.nullable:
         if field.type == HEADERS_TYPE:
             present = column.to_pylist()
-            column = pa.array([pairs or [] for pairs in present], HEADERS_TYPE)
-        else:
-            column = column.fill_null(_default(field, 1, now_ms)[0])
-    if field.name == "timestamp":
-        column = _whole_ms(column)
+            return pa.array([pairs or [] for pairs in present], HEADERS_TYPE)
+        return column.fill_null(_default(index, 1, now_ms)[0])
     return column
 
 
-def _default(field: pa.Field, count: int, now_ms: int) -> pa.Array:
-    if field.nullable:
-        return pa.nulls(count, field.type)
-    if field.name == "timestamp":
-        return pa.repeat(pa.scalar(now_ms * 1000, pa.int64()), count).cast(field.type)
-    return pa.repeat(pa.scalar([] if field.type == HEADERS_TYPE else 0, field.type), count)
+def _default(index: int, count: int, now_ms: int) -> pa.Array:
+    if SCHEMA.field(index).name != "timestamp":
+        return default_column(index, count)
+    kind = SCHEMA.field(index).type
+    return pa.repeat(pa.scalar(now_ms * 1000, pa.int64()), count).view(kind)
 
 
-def _whole_ms(column: pa.Array) -> pa.Array:
-    us = column.cast(pa.int64())
-    whole = pc.multiply(pc.divide(us, 1000), 1000)
-    return whole.cast(column.type)
+def _whole_ms(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Timestamps cut to the millisecond; the batch itself if they are already."""
+    at = SCHEMA.get_field_index("timestamp")
+    column = batch.column(at)
+    try:
+        column.cast(pa.timestamp("ms", "UTC"))
+    except pa.ArrowInvalid:
+        us = column.view(pa.int64())
+        whole = pc.multiply(pc.divide(us, 1000), 1000).view(column.type)
+        return batch.set_column(at, SCHEMA.field(at), whole)
+    return batch
 
 
 def _check_ranges(batch: pa.RecordBatch) -> None:
-    if not batch.num_rows:
-        return
-    limits = {"timestamp": TIMESTAMP_MS_MAX * 1000, "sequence": 2**31 - 1, "flags": FLAGS_MAX}
-    for name, most in limits.items():
+    for name, most in _MOST.items():
         column = batch.column(name)
-        found = pc.min_max(column.cast(pa.int64()) if name == "timestamp" else column)
-        if found["min"].as_py() < 0 or found["max"].as_py() > most:
-            raise BadRecord(
-                f"column {name!r} goes from {found['min']} to {found['max']}: 0 to {most}"
-            )
-    headers = batch.column("headers").flatten()
-    if len(headers) and (headers.null_count or headers.field("name").null_count):
-        raise BadRecord("column 'headers' holds a header without a name")
-    if batch.nbytes > RECORD_BYTES_MAX:
+        if column.null_count:
+            raise BadRecord(f"column {name!r} has missing values")
+        found = pc.min_max(column.view(pa.int64()) if name == "timestamp" else column)
+        lowest, highest = found["min"].as_py(), found["max"].as_py()
+        if lowest < 0 or highest > most:
+            raise BadRecord(f"column {name!r} goes from {lowest} to {highest}: 0 to {most}")
+    headers = batch.column("headers")
+    if headers.null_count:
+        raise BadRecord("column 'headers' has missing values")
+    if len(headers.values):
+        named = headers.flatten()
+        if named.null_count or named.field("name").null_count:
+            raise BadRecord("column 'headers' holds a header without a name")
+    if batch.get_total_buffer_size() > RECORD_BYTES_MAX:
         _check_record_bytes(batch)
+
+
+_MOST = {"timestamp": TIMESTAMP_MS_MAX * 1000, "sequence": SEQUENCE_MAX, "flags": FLAGS_MAX}
 
 
 def _check_record_bytes(batch: pa.RecordBatch) -> None:
     lengths = [
         pc.fill_null(pc.binary_length(batch.column(name)), 0) for name in ("key", "data", "trace")
     ]
-    longest = pc.max(pc.add(pc.add(*lengths[:2]), lengths[2])).as_py()
+    lengths.append(_header_bytes(batch.column("headers")))
+    longest = pc.max(reduce(pc.add, lengths)).as_py()
     if longest > RECORD_BYTES_MAX:
         raise BadRecord(
             f"a record of {shown_size(longest)}: the most is {shown_size(RECORD_BYTES_MAX)}"
         )
+
+
+def _header_bytes(headers: pa.Array) -> pa.Array:
+    """Of each record: the bytes of its headers' names and values."""
+    pairs = headers.flatten()
+    lengths = pc.add(
+        pc.binary_length(pairs.field("name")).cast(pa.int64()),
+        pc.fill_null(pc.binary_length(pairs.field("value")), 0),
+    )
+    before = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(lengths)])
+    edges = pc.subtract(headers.offsets, headers.offsets[0])
+    return pc.subtract(before.take(edges[1:]), before.take(edges[:-1]))

@@ -46,4 +46,6 @@ def one_word(name: str) -> str:
 
 def from_one_word(word: str) -> str:
     """The name whose one-word form this is."""
+    if "/" in word:
+        raise BadName(word, "its one-word form has '--' where the name has a slash")
     return checked_name(word.replace("--", "/", 1))

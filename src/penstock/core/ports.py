@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
 from penstock.core.batch import Batch
-from penstock.core.errors import Unsupported
+from penstock.core.errors import BadSetting, Unsupported
 from penstock.core.model import Bounds, Record, Slice, StreamInfo
 
 Capability = Literal[
@@ -124,6 +124,13 @@ class Commit:
     dead_letters: Sequence[Append] = ()
     story: bytes = b""
     """What happened, told by who did it; the backend adds where the outputs went."""
+
+    def __post_init__(self) -> None:
+        if (self.done.stream, self.done.shard) != (self.grant.stream.name, self.grant.shard):
+            raise BadSetting(
+                f"a commit of {self.done} under a grant for {self.grant.stream.name}:"
+                f"{self.grant.shard}"
+            )
 
 
 class Streams(Protocol):

@@ -52,7 +52,7 @@ def seconds(duration: Duration, *, what: str = "duration") -> float:
     elif isinstance(duration, bool):
         raise BadQuantity(f"bad {what} {duration!r}: write '5s', '200ms', a timedelta or seconds")
     elif isinstance(duration, int | float):
-        value = float(duration)
+        value = float(duration) if abs(duration) < 2**63 else math.inf
     elif isinstance(duration, str):
         try:
             value = _duration_ns(duration, {**_GO_UNITS_NS, "d": _DAY_NS}) / 1e9
@@ -128,7 +128,7 @@ def shown_size(value: int) -> str:
 
 
 def _duration_ns(text: str, units_ns: dict[str, int]) -> int:
-    quoted = '"' + text[:_CHARS_MAX] + '"'
+    quoted = _quoted(text[:_CHARS_MAX])
     invalid = BadQuantity(f"time: invalid duration {quoted}")
     sign, rest = (-1, text[1:]) if text[:1] == "-" else (1, text[1:] if text[:1] == "+" else text)
     if rest == "0":
@@ -144,12 +144,28 @@ def _duration_ns(text: str, units_ns: dict[str, int]) -> int:
         if not unit:
             raise BadQuantity(f"time: missing unit in duration {quoted}")
         if unit not in units_ns:
-            raise BadQuantity(f'time: unknown unit "{unit}" in duration {quoted}')
+            raise BadQuantity(f"time: unknown unit {_quoted(unit)} in duration {quoted}")
         scale = units_ns[unit]
         total += int(whole or "0") * scale
-        if fraction:
-            total += int(fraction) * scale // 10 ** len(fraction)
-        if total > _NS_MAX:
+        total += _fraction_ns(fraction or "", scale)
+        if total > _NS_MAX + (sign < 0):
             raise invalid
         rest = rest[found.end() :]
     return sign * total
+
+
+def _fraction_ns(digits: str, unit_ns: int) -> int:
+    """As Go computes it: in floating point, of as many digits as fit 63 bits."""
+    kept = digits[: len(digits) if int(digits or "0") <= _NS_MAX else 18]
+    return int(int(kept or "0") * (unit_ns / 10 ** len(kept)))
+
+
+def _quoted(text: str) -> str:
+    """As Go quotes it: one line of ASCII, whatever it is."""
+    return '"' + "".join(map(_quoted_char, text)) + '"'
+
+
+def _quoted_char(char: str) -> str:
+    if " " <= char <= "\x7f":
+        return "\\" + char if char in '"\\' else char
+    return "".join(f"\\x{byte:02x}" for byte in char.encode("utf-8", "surrogatepass"))

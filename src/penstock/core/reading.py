@@ -44,8 +44,9 @@ class Room:
         first = max(start - base, 0)
         taken = batch.part(first, min(end - base, first + self.records, len(batch)))
         if taken.nbytes > self.nbytes:
-            fitting = len(taken) * max(self.nbytes, 0) // taken.nbytes
-            taken = taken.part(0, max(fitting, 1) if self._empty else fitting)
+            # Only the first batch is cut: a later one is read whole by the next read.
+            fitting = max(taken.fitting(self.nbytes), 1) if self._empty else 0
+            taken = taken.part(0, fitting)
         self.records -= len(taken)
         self.nbytes -= taken.nbytes
         self._empty = self._empty and not len(taken)

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from penstock.core.batch import Batch, Row
-from penstock.core.errors import Closed, PenstockError
+from penstock.core.errors import Closed
 from penstock.core.model import RecordId, StreamInfo
 from penstock.core.ports import Append, Backend, Codec
 from penstock.core.quantities import Duration, Instant, seconds
@@ -170,11 +170,8 @@ class Appender:
         while (flight := self._next()) is not None:
             try:
                 self._commit(flight)
-            except PenstockError as why:
+            except BaseException as why:  # whoever waits for a record of it gets it raised
                 self._break(flight, why)
-            except BaseException as why:
-                self._break(flight, why)
-                raise
             flight.landed.set()
             with self._changed:
                 self._flying = None

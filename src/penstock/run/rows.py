@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from penstock.core.batch import Row
-from penstock.core.errors import BadRecord
+from penstock.core.errors import BadRecord, BadValue
 from penstock.core.model import Header
 from penstock.core.ports import Codec
 from penstock.core.quantities import Instant, instant_ms
@@ -22,7 +22,7 @@ def now_ms() -> int:
 
 def key_bytes(key: Key) -> bytes | None:
     if isinstance(key, str):
-        return key.encode("utf-8", "surrogateescape")
+        return _utf8("key", key, "surrogateescape")
     if key is None or isinstance(key, bytes):
         return key
     raise BadRecord(f"key {key!r}: text, bytes or None")
@@ -38,14 +38,19 @@ def row_of(
     flags: int,
     trace: bytes | str | None,
 ) -> Row:
+    data = None if value is None else codec.encode(value)
+    if not isinstance(data, bytes | None):
+        raise BadValue(f"codec {codec.name!r} encoded to {type(data).__name__}, not to bytes")
+    if not isinstance(trace, bytes | str | None):
+        raise BadRecord(f"trace {trace!r}: bytes, text or None")
     return Row(
         key_bytes(key),
-        None if value is None else codec.encode(value),
+        data,
         now_ms() if timestamp is None else instant_ms(timestamp),
         sequence,
-        int(flags),
+        int(flags) if isinstance(flags, int) else flags,
         _pairs(headers),
-        trace.encode() if isinstance(trace, str) else trace,
+        _utf8("trace", trace) if isinstance(trace, str) else trace,
     ).checked()
 
 
@@ -53,6 +58,8 @@ def _pairs(headers: Headers) -> list[Header]:
     if not headers:
         return []
     listed = headers.items() if isinstance(headers, Mapping) else headers
+    if not isinstance(listed, Iterable):
+        raise BadRecord(f"headers {headers!r}: a mapping, or pairs of name and value")
     pairs: list[Header] = []
     for pair in listed:
         try:
@@ -61,5 +68,13 @@ def _pairs(headers: Headers) -> list[Header]:
             raise BadRecord(f"header {pair!r}: a pair of name and value") from None
         if not isinstance(name, str) or not isinstance(value, bytes | str | None):
             raise BadRecord(f"header {pair!r}: a text name, a value of bytes, text or None")
-        pairs.append((name, value.encode() if isinstance(value, str) else value))
+        _utf8("header name", name)
+        pairs.append((name, _utf8("header", value) if isinstance(value, str) else value))
     return pairs
+
+
+def _utf8(what: str, text: str, errors: str = "strict") -> bytes:
+    try:
+        return text.encode("utf-8", errors)
+    except UnicodeEncodeError as why:
+        raise BadRecord(f"{what} {text[:40]!r} is no text: {why}") from None

@@ -10,10 +10,17 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from penstock.core.batch import COMMIT_BYTES_MAX, Batch, keyed_batch, read_schema
+from penstock.core.batch import (
+    COMMIT_BYTES_MAX,
+    RECORD_BYTES_MAX,
+    Batch,
+    Row,
+    keyed_batch,
+    read_schema,
+)
 from penstock.core.conform import conformed
-from penstock.core.errors import BadRecord, BadSetting, ShardClosed
-from penstock.core.model import Bounds, Record, RecordId, Slice, StreamInfo
+from penstock.core.errors import BadRecord, BadSetting, PenstockError, ShardClosed
+from penstock.core.model import OFFSET_MAX, Bounds, Record, RecordId, Slice, StreamInfo
 from penstock.core.ports import Append, Backend, Codec, Place, Producer
 from penstock.core.quantities import Duration, Instant, Size, instant_ms, seconds, size_bytes
 from penstock.core.reading import check_shard, check_start
@@ -105,9 +112,9 @@ class Stream:
             listed = [
                 (None if value is None else encode(value), key_bytes(key)) for value, key in pairs
             ]
+        except PenstockError:
+            raise
         except (TypeError, ValueError) as why:
-            if isinstance(why, BadRecord):
-                raise
             raise BadRecord(f"append_many takes (value, key) pairs: {why}") from why
         ids: list[RecordId] = []
         for part in _parts(listed, mark):
@@ -130,12 +137,8 @@ class Stream:
         mark = producer_mark(producer, producer_seq)
         taken = conformed(batch, now_ms())
         done: list[Slice] = []
-        for part in _arrow_parts(taken, mark):
-            appends = [
-                Append(self.info, target, Batch(arrow=rows))
-                for target, rows in self._by_shard(part, shard, mark)
-            ]
-            places = self._backend.append(appends, mark)
+        for appends in self._commits(taken, shard, mark):
+            places = self._append_all(appends, mark)
             for append, place in zip(appends, places, strict=True):
                 end = place.base + len(append.batch)
                 done.append(Slice(self.name, place.shard, place.base, end))
@@ -235,6 +238,7 @@ class Stream:
     def trim(self, shard: int, before: int) -> None:
         """Drop the records of a shard before an offset, for good."""
         self._backend.capabilities.require("trim")
+        _check_offset("before", before)
         self._backend.trim(self.info, shard, before)
 
     # Below
@@ -252,6 +256,8 @@ class Stream:
             raise BadSetting(f"max_records {max_records}, max_bytes {max_bytes}: at least 1 each")
         bounds = self.bounds(shard)
         at = self._offset(shard, start, bounds)
+        if end is not None:
+            _check_offset("end", end)
         if end is not None and end < at:
             raise BadSetting(f"end {end} lies before start {at}")
         stop = end if follow else min(bounds.end, bounds.end if end is None else end)
@@ -312,9 +318,37 @@ class Stream:
             Append(self.info, target, keyed_batch(keys, datas, now))
             for target, (keys, datas) in chosen.items()
         ]
-        places = self._backend.append(appends, mark)
+        if _too_much(appends, mark):
+            half = len(pairs) // 2
+            halves = pairs[:half], pairs[half:]
+            return [id for part in halves for id in self._append_pairs(part, shard, mark)]
+        places = self._append_all(appends, mark)
         base = {append.shard: place for append, place in zip(appends, places, strict=True)}
         return [_id(self.name, base[target], row) for target, row in order]
+
+    def _append_all(self, appends: Sequence[Append], mark: Producer | None) -> list[Place]:
+        places = self._backend.append(appends, mark)
+        if mark and [place.shard for place in places] != [append.shard for append in appends]:
+            raise BadSetting(
+                f"producer {mark.name!r} gave producer_seq {mark.seq} to another append before"
+            )
+        return places
+
+    def _commits(
+        self, batch: pa.RecordBatch, shard: int | None, mark: Producer | None
+    ) -> Iterator[list[Append]]:
+        """What each commit appends: halves of halves, until they fit."""
+        if not batch.num_rows:
+            return
+        if mark or batch.nbytes <= COMMIT_BYTES_MAX or batch.num_rows == 1:
+            by_shard = self._by_shard(batch, shard, mark)
+            appends = [Append(self.info, target, Batch(arrow=rows)) for target, rows in by_shard]
+            if not _too_much(appends, mark):
+                yield appends
+                return
+        half = batch.num_rows // 2
+        yield from self._commits(batch.slice(0, half), shard, mark)
+        yield from self._commits(batch.slice(half), shard, mark)
 
     def _by_shard(
         self, batch: pa.RecordBatch, shard: int | None, mark: Producer | None
@@ -336,10 +370,11 @@ def producer_mark(producer: str | None, producer_seq: int | None) -> Producer | 
         raise BadSetting("producer and producer_seq go together")
     if producer is None or producer_seq is None:
         return None
-    if not producer or isinstance(producer_seq, bool) or not 0 <= producer_seq < 2**63:
+    if not isinstance(producer, str) or not producer or not _is_offset(producer_seq):
         raise BadSetting(
-            f"producer {producer!r}, producer_seq {producer_seq}: a name, 0 to 2**63 - 1"
+            f"producer {producer!r}, producer_seq {producer_seq!r}: a name, 0 to 2**63 - 1"
         )
+    key_bytes(producer)
     return Producer(producer, producer_seq)
 
 
@@ -355,9 +390,13 @@ def _parts(
 ) -> Iterator[list[tuple[bytes | None, bytes | None]]]:
     """The pairs in parts that fit one commit; all in one part for a producer, whose number stands
     for all."""
-    nbytes = sum(len(data or b"") + len(key or b"") for data, key in pairs)
     if not pairs:
         return
+    sizes = [len(data or b"") + len(key or b"") for data, key in pairs]
+    nbytes = sum(sizes)
+    if nbytes > RECORD_BYTES_MAX:  # before the first part is written
+        data, key = pairs[sizes.index(max(sizes))]
+        Row(key, data, 0).checked()
     if mark or nbytes + _PAIR_OVERHEAD * len(pairs) <= COMMIT_BYTES_MAX:
         yield pairs
         return
@@ -373,13 +412,17 @@ def _parts(
     yield part
 
 
-def _arrow_parts(batch: pa.RecordBatch, mark: Producer | None) -> Iterator[pa.RecordBatch]:
-    """Halves of halves, until each fits one commit."""
-    if batch.num_rows == 0:
-        return
-    if mark or batch.nbytes <= COMMIT_BYTES_MAX or batch.num_rows == 1:
-        yield batch
-        return
-    half = batch.num_rows // 2
-    yield from _arrow_parts(batch.slice(0, half), mark)
-    yield from _arrow_parts(batch.slice(half), mark)
+def _too_much(appends: Sequence[Append], mark: Producer | None) -> bool:
+    """True if they must be divided: each shard's share has bytes of its own."""
+    if mark or sum(len(append.batch) for append in appends) == 1:
+        return False
+    return sum(append.batch.nbytes for append in appends) > COMMIT_BYTES_MAX
+
+
+def _is_offset(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= OFFSET_MAX
+
+
+def _check_offset(what: str, value: object) -> None:
+    if not _is_offset(value):
+        raise BadSetting(f"{what} {value!r}: an offset, 0 to {OFFSET_MAX}")

@@ -145,12 +145,14 @@ class LmdbBackend:
             cursor = txn.cursor()
             found = cursor.set_range(batches.key_of(stream.id, shard, start + 1))
             records = nbytes = 0
-            while found and records < max_records and nbytes < max(max_bytes, 1):
-                key, value = bytes(cursor.key()), bytes(cursor.value())
-                stored.append((key, value))
+            while found and records < max_records:
+                key, value = bytes(cursor.key()), cursor.value()
+                nbytes += len(value)
+                if stored and nbytes > max_bytes:
+                    break
+                stored.append((key, bytes(value)))
                 stored_end = batches.place_of(key)[2]
                 records = stored_end - start
-                nbytes += len(value)
                 if stored_end >= stop:
                     break
                 found = cursor.next()
@@ -337,4 +339,5 @@ def _as_one(small: list[Batch]) -> Iterator[Batch]:
         stream=first.stream,
         shard=first.shard,
         offsets=range(first.offsets[0], last.offsets[-1] + 1),
+        nbytes=sum(batch.nbytes for batch in small),
     )

@@ -14,14 +14,15 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.core.batch import (
     FLAGS_MAX,
-    HEADERS_TYPE,
     SCHEMA,
     SEQUENCE_MAX,
     Batch,
     Row,
+    default_column,
 )
 from penstock.core.errors import BadBatch
 from penstock.core.model import StreamInfo
@@ -44,7 +45,6 @@ HEADER = struct.Struct("<4sBBH16sIIQIIqqI")
 
 _ALL_COLUMNS = (1 << len(SCHEMA)) - 1
 _ALWAYS_STORED = 0b0000110  # data and timestamp
-_DEFAULTS_ROWS = 4096
 
 _Wire = tuple[
     bytes | None,
@@ -202,9 +202,11 @@ def _opened(head: Header, payload: memoryview, stream: str) -> Batch:
         rows = _opened_rows(payload)
         if len(rows) != head.records:
             raise Unreadable(f"{len(rows)} records where {head.records} should be")
-        return Batch(rows=rows, stream=stream, shard=head.shard, offsets=offsets)
+        return Batch(
+            rows=rows, stream=stream, shard=head.shard, offsets=offsets, nbytes=head.length
+        )
     arrow = _opened_arrow(head, payload)
-    return Batch(arrow=arrow, stream=stream, shard=head.shard, offsets=offsets)
+    return Batch(arrow=arrow, stream=stream, shard=head.shard, offsets=offsets, nbytes=head.length)
 
 
 def _opened_rows(payload: memoryview) -> list[Row]:
@@ -232,7 +234,7 @@ def _opened_arrow(head: Header, payload: memoryview) -> pa.RecordBatch:
     columns = iter(stored.columns)
     return pa.RecordBatch.from_arrays(
         [
-            next(columns) if head.columns >> i & 1 else _default(i, head.records)
+            next(columns) if head.columns >> i & 1 else default_column(i, head.records)
             for i in range(len(SCHEMA))
         ],
         schema=SCHEMA,
@@ -244,24 +246,6 @@ def _stored_schema(columns: int) -> pa.Schema:
     return pa.schema([field for i, field in enumerate(SCHEMA) if columns >> i & 1])
 
 
-@cache
-def _defaults(column: int) -> pa.Array:
-    return _default_array(column, _DEFAULTS_ROWS)
-
-
-def _default(column: int, count: int) -> pa.Array:
-    if count <= _DEFAULTS_ROWS:
-        return _defaults(column).slice(0, count)
-    return _default_array(column, count)
-
-
-def _default_array(column: int, count: int) -> pa.Array:
-    kind = SCHEMA.field(column).type
-    if kind == pa.binary():
-        return pa.nulls(count, kind)
-    return pa.repeat(pa.scalar([] if kind == HEADERS_TYPE else 0, kind), count)
-
-
 def _stored_columns(batch: pa.RecordBatch) -> int:
     """The columns that hold more than their default."""
     key, _, _, sequence, flags, headers, trace = batch.columns
@@ -269,22 +253,21 @@ def _stored_columns(batch: pa.RecordBatch) -> int:
     columns |= (key.null_count < len(key)) << 0
     columns |= (not _zeros(sequence)) << 3
     columns |= (not _zeros(flags)) << 4
-    columns |= (len(headers.flatten()) > 0) << 5
+    columns |= (len(headers.values) > 0 and len(headers.flatten()) > 0) << 5
     columns |= (trace.null_count < len(trace)) << 6
     return columns
 
 
 def _zeros(column: pa.Array) -> bool:
     width = column.type.bit_width // 8
-    buffer = column.buffers()[1]
-    start = column.offset * width
-    return not memoryview(buffer)[start : start + len(column) * width].tobytes().strip(b"\0")
+    start, nbytes = column.offset * width, len(column) * width
+    values = bytes(memoryview(column.buffers()[1])[start : start + nbytes])
+    return values.count(0) == nbytes
 
 
 def _extremes_ms(timestamps: pa.Array) -> tuple[int, int]:
-    us = memoryview(timestamps.buffers()[1]).cast("q")
-    listed = us[timestamps.offset : timestamps.offset + len(timestamps)].tolist()
-    return min(listed) // 1000, max(listed) // 1000
+    found = pc.min_max(timestamps.view(pa.int64()))
+    return found["min"].as_py() // 1000, found["max"].as_py() // 1000
 
 
 def _likely_base(value: bytes, end: int) -> int:
