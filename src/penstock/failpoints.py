@@ -1,7 +1,7 @@
 """Named places in the code where a test can make things go wrong: off unless the environment says
 otherwise.
 
-``PENSTOCK_FAIL=append.before-commit:kill`` kills the process there; several are separated by
+``PENSTOCK_FAIL=write.before-commit:kill`` kills the process there; several are separated by
 commas; ``point:action@3`` acts at the third passage only. Actions: ``kill`` (SIGKILL), ``stop``
 (SIGSTOP), ``raise``, ``eio``, ``enospc``, ``sleep=SECONDS``. The list of points is in
 docs/testing.md.

@@ -112,7 +112,7 @@ class Batch:
     ) -> None:
         assert (rows is None) != (arrow is None), "a batch is made of one face"
         self._rows = rows
-        self._arrow = arrow
+        self._arrow: Any = arrow
         self.is_rows = rows is not None
         """Which face it was made of: the cheap one to look at."""
         self._len: int = len(arrow if rows is None else rows)  # type: ignore[arg-type]
@@ -174,14 +174,18 @@ class Batch:
     @property
     def arrow(self) -> pa.RecordBatch:
         """As an Arrow record batch with offsets, its place in the schema's metadata."""
-        schema = read_schema(self.stream, self.shard)
-        offsets = _offsets_array(self.offsets)
-        return pa.RecordBatch.from_arrays([*self.columns.columns, offsets], schema=schema)
+        if self._arrow is not None and self._arrow.num_columns > len(SCHEMA):
+            return self._arrow
+        return placed(self.columns.columns, self.stream, self.shard, self.offsets)
 
     @cached_property
     def columns(self) -> pa.RecordBatch:
         """The records as Arrow, exactly in `SCHEMA`."""
-        return self._arrow if self._rows is None else arrow_of(self._rows)
+        if self._rows is not None:
+            return arrow_of(self._rows)
+        if self._arrow.num_columns == len(SCHEMA):
+            return self._arrow
+        return pa.RecordBatch.from_arrays(self._arrow.columns[: len(SCHEMA)], schema=SCHEMA)
 
     @cached_property
     def rows(self) -> Sequence[Row]:
@@ -204,7 +208,7 @@ class Batch:
         """In milliseconds."""
         if self.is_rows:
             return [row[2] for row in self.rows]
-        return [us // 1000 for us in self.columns.column(2).cast(pa.int64()).to_pylist()]
+        return [us // 1000 for us in self._arrow.column(2).view(pa.int64()).to_pylist()]
 
     @cached_property
     def sequences(self) -> Sequence[int]:
@@ -225,7 +229,7 @@ class Batch:
         return [row[6] for row in self.rows] if self.is_rows else self._listed(6)
 
     def _listed(self, column: int) -> list[Any]:
-        listed: list[Any] = self.columns.column(column).to_pylist()
+        listed: list[Any] = self._arrow.column(column).to_pylist()
         return listed
 
 
@@ -234,6 +238,14 @@ def read_schema(stream: str, shard: int) -> pa.Schema:
     """The schema of a batch read back: `SCHEMA` with offsets, and its place as metadata."""
     place = {"penstock.stream": stream, "penstock.shard": str(shard)}
     return SCHEMA.append(OFFSET_FIELD).with_metadata(place)
+
+
+def placed(
+    columns: Sequence[pa.Array], stream: str, shard: int, offsets: Sequence[int]
+) -> pa.RecordBatch:
+    """Columns of `SCHEMA` with their offsets, as a batch that knows its place."""
+    schema = read_schema(stream, shard)
+    return pa.RecordBatch.from_arrays([*columns, _offsets_array(offsets)], schema=schema)
 
 
 def default_column(column: int, count: int) -> pa.Array:

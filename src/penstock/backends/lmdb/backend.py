@@ -8,6 +8,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pyarrow as pa
+
 from penstock.backends.lmdb import batch as batches
 from penstock.backends.lmdb import rows
 from penstock.backends.lmdb.environment import MAP_BYTES
@@ -135,7 +137,7 @@ class LmdbBackend:
         max_bytes: int,
     ) -> Reading:
         check_shard(stream, shard)
-        stored: list[tuple[bytes, bytes]] = []
+        stored: list[tuple[bytes, memoryview]] = []
         with self._reading() as txn:
             bounds = Tables(self._environment, txn).bounds(stream, shard)
             check_start(stream, shard, start, bounds)
@@ -143,19 +145,24 @@ class LmdbBackend:
             if start >= stop:
                 return Reading((), start)
             cursor = txn.cursor()
+            prefix = batches.shard_prefix(stream.id, shard)
             found = cursor.set_range(batches.key_of(stream.id, shard, start + 1))
             records = nbytes = 0
             while found and records < max_records:
                 key, value = bytes(cursor.key()), cursor.value()
+                if not key.startswith(prefix):
+                    break
                 nbytes += len(value)
                 if stored and nbytes > max_bytes:
                     break
-                stored.append((key, bytes(value)))
+                stored.append((key, _copied(value)))
                 stored_end = batches.place_of(key)[2]
                 records = stored_end - start
                 if stored_end >= stop:
                     break
                 found = cursor.next()
+        if not stored:
+            raise BadBatch(stream.name, shard, start, stop, "it is missing")
         return self._decoded(stream, shard, stored, start, stop, Room(max_records, max_bytes))
 
     def bounds(self, stream: StreamInfo, shard: int) -> Bounds:
@@ -278,7 +285,7 @@ class LmdbBackend:
         self,
         stream: StreamInfo,
         shard: int,
-        stored: list[tuple[bytes, bytes]],
+        stored: list[tuple[bytes, memoryview]],
         start: int,
         stop: int,
         room: Room,
@@ -299,7 +306,7 @@ class LmdbBackend:
         return Reading(taken, at)
 
     def _opened(
-        self, stream: StreamInfo, shard: int, stored: list[tuple[bytes, bytes]], start: int
+        self, stream: StreamInfo, shard: int, stored: list[tuple[bytes, memoryview]], start: int
     ) -> Iterator[Batch]:
         """The batches, each checked, and that none is missing between them."""
         expected = start
@@ -310,6 +317,13 @@ class LmdbBackend:
                 raise BadBatch(stream.name, shard, expected, base, "it is missing")
             expected = base + len(batch)
             yield batch
+
+
+def _copied(value: memoryview) -> memoryview:
+    """Out of the map, into memory of Arrow's pool: fresh pages for each copy would cost more."""
+    copy = memoryview(pa.allocate_buffer(len(value))).cast("B")
+    copy[:] = value
+    return copy
 
 
 def _joined(opened: Iterator[Batch]) -> Iterator[Batch]:

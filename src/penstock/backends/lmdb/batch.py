@@ -23,6 +23,7 @@ from penstock.core.batch import (
     Batch,
     Row,
     default_column,
+    placed,
 )
 from penstock.core.errors import BadBatch
 from penstock.core.model import StreamInfo
@@ -44,6 +45,7 @@ _TABLE = b"R"
 HEADER = struct.Struct("<4sBBH16sIIQIIqqI")
 
 _ALL_COLUMNS = (1 << len(SCHEMA)) - 1
+_NEVER_NULL = [i for i, field in enumerate(SCHEMA) if not field.nullable]
 _ALWAYS_STORED = 0b0000110  # data and timestamp
 
 _Wire = tuple[
@@ -177,7 +179,7 @@ def header(store: bytes, key: bytes, value: bytes | memoryview) -> Header:
     return head
 
 
-def decode(stream: StreamInfo, store: bytes, key: bytes, value: bytes) -> Batch:
+def decode(stream: StreamInfo, store: bytes, key: bytes, value: bytes | memoryview) -> Batch:
     """The batch stored under the key, or `BadBatch`; nothing of it is looked at before it is
     verified."""
     try:
@@ -187,7 +189,7 @@ def decode(stream: StreamInfo, store: bytes, key: bytes, value: bytes) -> Batch:
         raise BadBatch(stream.name, shard, _likely_base(value, end), end, str(why)) from None
 
 
-def _verified(stream: StreamInfo, store: bytes, key: bytes, value: bytes) -> Batch:
+def _verified(stream: StreamInfo, store: bytes, key: bytes, value: bytes | memoryview) -> Batch:
     head = header(store, key, value)
     payload = memoryview(value)[HEADER.size :]
     crc = zlib.crc32(key, zlib.crc32(value[: HEADER.size - 4], zlib.crc32(payload)))
@@ -205,7 +207,7 @@ def _opened(head: Header, payload: memoryview, stream: str) -> Batch:
         return Batch(
             rows=rows, stream=stream, shard=head.shard, offsets=offsets, nbytes=head.length
         )
-    arrow = _opened_arrow(head, payload)
+    arrow = placed(_opened_columns(head, payload), stream, head.shard, offsets)
     return Batch(arrow=arrow, stream=stream, shard=head.shard, offsets=offsets, nbytes=head.length)
 
 
@@ -216,7 +218,7 @@ def _opened_rows(payload: memoryview) -> list[Row]:
         raise Unreadable(f"its rows cannot be decoded ({why})") from None
 
 
-def _opened_arrow(head: Header, payload: memoryview) -> pa.RecordBatch:
+def _opened_columns(head: Header, payload: memoryview) -> list[pa.Array]:
     if head.columns & _ALWAYS_STORED != _ALWAYS_STORED or head.columns & ~_ALL_COLUMNS:
         raise Unreadable(f"unknown columns {head.columns:#x}")
     schema = _stored_schema(head.columns)
@@ -225,20 +227,16 @@ def _opened_arrow(head: Header, payload: memoryview) -> pa.RecordBatch:
         if stored.num_rows != head.records:
             raise Unreadable(f"{stored.num_rows} records where {head.records} should be")
         stored.validate(full=True)
-        if any(stored.column(i).null_count for i, field in enumerate(schema) if not field.nullable):
-            raise Unreadable("a value is missing")
     except (pa.ArrowException, OSError, ValueError, MemoryError) as why:
         raise Unreadable(f"its columns cannot be decoded ({why})") from None
-    if head.columns == _ALL_COLUMNS:
-        return stored
     columns = iter(stored.columns)
-    return pa.RecordBatch.from_arrays(
-        [
-            next(columns) if head.columns >> i & 1 else default_column(i, head.records)
-            for i in range(len(SCHEMA))
-        ],
-        schema=SCHEMA,
-    )
+    opened = [
+        next(columns) if head.columns >> i & 1 else default_column(i, head.records)
+        for i in range(len(SCHEMA))
+    ]
+    if any(opened[i].null_count for i in _NEVER_NULL if head.columns >> i & 1):
+        raise Unreadable("a value is missing")
+    return opened
 
 
 @cache
@@ -261,8 +259,8 @@ def _stored_columns(batch: pa.RecordBatch) -> int:
 def _zeros(column: pa.Array) -> bool:
     width = column.type.bit_width // 8
     start, nbytes = column.offset * width, len(column) * width
-    values = bytes(memoryview(column.buffers()[1])[start : start + nbytes])
-    return values.count(0) == nbytes
+    values = memoryview(column.buffers()[1])[start : start + nbytes]
+    return bytes(values).count(0) == nbytes
 
 
 def _extremes_ms(timestamps: pa.Array) -> tuple[int, int]:
@@ -270,7 +268,7 @@ def _extremes_ms(timestamps: pa.Array) -> tuple[int, int]:
     return found["min"].as_py() // 1000, found["max"].as_py() // 1000
 
 
-def _likely_base(value: bytes, end: int) -> int:
+def _likely_base(value: bytes | memoryview, end: int) -> int:
     """For the message only: the header may be what is damaged."""
     if len(value) >= HEADER.size:
         head = Header._make(HEADER.unpack_from(value))

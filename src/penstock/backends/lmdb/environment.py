@@ -7,6 +7,8 @@ replaced directory stops writes; a full map grows; a map grown by others is adop
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import logging
 import os
 import secrets
@@ -17,10 +19,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-import lmdb
 import msgspec
 
-from penstock.backends.lmdb import files
+import lmdb
+from penstock.backends.lmdb import files, rows, structure
 from penstock.core.errors import (
     BadStored,
     Closed,
@@ -44,8 +46,13 @@ MAP_BYTES_MAX = 16 * 2**40
 READERS_MAX = 512
 READER_CHECK_S = 10.0
 GONE_CHECK_S = 1.0
+ROWS_CHECKED_MAX = 20_000
+"""Of streams and of shards, at open."""
 
 _IDENTITY_KEY = b"penstock"
+
+_LOOKS = 20
+_ADOPT_AGAIN_S = 0.001
 
 T = TypeVar("T")
 
@@ -67,11 +74,14 @@ class Environment:
         self.directory = directory
         self._pid = os.getpid()
         self._closed = False
+        self._lost = False
         self._gate = _Gate()
         self._next_reader_check = 0.0
         self._next_gone_check = 0.0
         files.prepare(directory, create=create, any_filesystem=any_filesystem)
         self._map_bytes = map_bytes
+        # Looked at before every commit, so not put together each time.
+        self._paths = [str(directory / name) for name in (files.DATA_FILE, files.LOCK_FILE)]
         self._open_files()
 
     # Opening and closing
@@ -111,16 +121,42 @@ class Environment:
             ) from None
         try:
             self._env.reader_check()
+            self._check_structure()
             self.identity = self._stored_identity() or self._new_store()
             if self.identity.format > STORE_FORMAT:
                 raise NewerFormat(
                     f"{self.directory} has format {self.identity.format}, this Penstock knows "
                     f"{STORE_FORMAT}: upgrade it"
                 )
+            self._check_rows()
             self._seen_files = self._files_now()
+        except lmdb.Error as why:
+            self._env.close()
+            raise store_error(why, self.directory) from None
         except BaseException:
             self._env.close()
             raise
+
+    def _check_structure(self) -> None:
+        data = self.directory / files.DATA_FILE
+        try:
+            for _ in range(_LOOKS):
+                with self._begun(self._env.begin) as txn:
+                    if structure.check(data, txn.id()):
+                        return
+        except structure.Unsound as why:
+            raise BadStored(
+                f"the index of {self.directory} is damaged ({why}): restore the hub from a copy"
+            ) from None
+        raise HubBusy(f"{self.directory} changes too fast to be looked at: try again")
+
+    def _check_rows(self) -> None:
+        """A damaged key would make its stream, or a part of it, look as if it had never been."""
+        with self._begun(self._env.begin) as txn:
+            for prefix in (rows.ALL_STREAMS, rows.ALL_SHARDS):
+                stored = rows.ranged(txn.cursor(), prefix)
+                for key, row in itertools.islice(stored, ROWS_CHECKED_MAX):
+                    rows.opened_row(key, row)
 
     def _stored_identity(self) -> Identity | None:
         """None if nothing has been written yet."""
@@ -156,20 +192,20 @@ class Environment:
     def reading(self) -> Iterator[Any]:
         """A read transaction from one moment. Keep it short: while it lives, no page is reused."""
         self.check_usable()
-        with self._gate.together():
+        with self._gate.together(), self._own_errors():
             txn = self._begun(lambda: self._env.begin(buffers=True))
             try:
                 yield txn
-            except lmdb.Error as why:
-                raise store_error(why, self.directory) from None
             finally:
                 txn.abort()
 
     def begin_write(self) -> Any:
         """A write transaction, once everybody else is done: there is no time limit. Only the writer
         thread calls it."""
+        if self._lost:
+            self.reopen()
         self.check_usable()
-        txn = self._begun(lambda: self._env.begin(write=True))
+        txn = self._begun(lambda: self._env.begin(write=True, buffers=True))
         self._gate.enter()
         return txn
 
@@ -182,7 +218,7 @@ class Environment:
         Asked of a read transaction, not of `info()`: there a commit shows while it is still being
         synced, and a reader that then finds nothing would wait for the next one."""
         self.check_usable()
-        with self._gate.together():
+        with self._gate.together(), self._own_errors():
             txn = self._begun(self._env.begin)
             last: int = txn.id()
             txn.abort()
@@ -202,7 +238,9 @@ class Environment:
             self.check_present()
         if now >= self._next_reader_check:
             self._next_reader_check = now + READER_CHECK_S
-            self._env.reader_check()
+            with self._gate.together():
+                if not (self._lost or self._closed):
+                    self._env.reader_check()
 
     def inherited(self) -> bool:
         return os.getpid() != self._pid
@@ -228,16 +266,29 @@ class Environment:
                 "hub=%s: map grown to %s", self.directory, shown_size(self._env.info()["map_size"])
             )
 
+    def panicked(self) -> bool:
+        """True if LMDB gave up on the environment in this process."""
+        try:
+            self._env.begin().abort()
+        except lmdb.PanicError:
+            return True
+        except lmdb.Error:
+            return False
+        return False
+
     def reopen(self) -> None:
-        """After LMDB gave up on the environment: a fresh one on the same files."""
+        """After LMDB gave up on the environment: a fresh one on the same files. Only the writer
+        thread may: it is the one that could be waiting inside LMDB."""
         with self._gate.alone():
+            self._lost = True
             self._env.close()
             files.check_data_file(self.directory / files.DATA_FILE)
             self._open_files()
+            self._lost = False
 
     def facts(self) -> dict[str, Any]:
         self.check_usable()
-        with self._gate.together():
+        with self._gate.together(), self._own_errors():
             info, page_bytes = self._env.info(), self._env.stat()["psize"]
             stale = self._env.reader_check()
             readers = self._env.readers()
@@ -261,11 +312,12 @@ class Environment:
     def _begun(self, begin: Callable[[], T]) -> T:
         """Begin a transaction, after adopting a map that others grew or clearing slots of dead
         readers."""
-        for _ in range(100):
+        for tries in range(100):
             try:
                 return begin()
             except lmdb.MapResizedError:
                 self._adopt_map()
+                time.sleep(_ADOPT_AGAIN_S * tries)
             except lmdb.ReadersFullError:
                 if not self._env.reader_check():
                     raise HubBusy(
@@ -279,18 +331,28 @@ class Environment:
         # step in.
         shared = self._gate.step_out()
         try:
-            with self._gate.alone():
+            # The writer thread may have begun a transaction and not yet entered: then again, later.
+            with self._gate.alone(), contextlib.suppress(lmdb.Error):
                 self._env.set_mapsize(0)
         finally:
             if shared:
                 self._gate.enter()
+
+    @contextmanager
+    def _own_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except lmdb.Error as why:
+            if self._closed:
+                raise Closed(f"the hub {self.directory} was closed") from None
+            raise store_error(why, self.directory) from None
 
     def _replaced(self) -> bool:
         return self._files_now() != self._seen_files
 
     def _files_now(self) -> tuple[tuple[int, int], ...] | None:
         try:
-            found = [os.stat(self.directory / name) for name in (files.DATA_FILE, files.LOCK_FILE)]
+            found = [os.stat(path) for path in self._paths]
         except OSError:
             return None
         return tuple((file.st_dev, file.st_ino) for file in found)

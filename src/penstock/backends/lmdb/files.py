@@ -4,11 +4,18 @@ never mapped."""
 from __future__ import annotations
 
 import os
-import struct
+import re
+import time
 from pathlib import Path
-from typing import NamedTuple
 
-from penstock.core.errors import ForeignStore, NetworkFilesystem, NoHub, TruncatedStore
+from penstock.backends.lmdb.metas import HEAD_BYTES, disagreement, metas, newest
+from penstock.core.errors import (
+    BadStored,
+    ForeignStore,
+    NetworkFilesystem,
+    NoHub,
+    TruncatedStore,
+)
 from penstock.core.quantities import shown_size
 
 DATA_FILE = "data.mdb"
@@ -20,26 +27,29 @@ PACKER_FILE = "packer"
 
 _OURS = {DATA_FILE, LOCK_FILE, HOLDER_FILE, PACKER_FILE, "staged", "members"}
 
+MOUNTS = Path("/proc/self/mountinfo")
+
 _REMOTE = {
     "9p", "afs", "beegfs", "ceph", "cifs", "davfs", "glusterfs", "gpfs", "lustre", "ncpfs",
     "nfs", "nfs4", "orangefs", "smb2", "smb3", "smbfs", "virtiofs",
 }  # fmt: skip
 
-_LMDB_MAGIC = 0xBEEFC0DE
-_META = struct.Struct("<IIQQ48s48sQQ")
-"""Of LMDB 0.9 on 64 bits: magic, version, address, map size, two tables, last page, transaction."""
+_LOOKS = 50
+_LOOK_AGAIN_S = 0.01
+"""Another process may be writing the first pages: what looks wrong is looked at again."""
 
-_PAGE_HEADER = 16
-
-
-class Meta(NamedTuple):
-    page_bytes: int
-    last_page: int
-    transaction: int
+_OCTAL = re.compile(r"\\([0-7]{3})")
 
 
 def prepare(directory: Path, *, create: bool, any_filesystem: bool) -> None:
     """Make sure the directory is, or can become, a hub; make it if asked to."""
+    try:
+        _prepare(directory, create=create, any_filesystem=any_filesystem)
+    except OSError as why:
+        raise ForeignStore(f"{directory} cannot be used as a hub: {why}") from None
+
+
+def _prepare(directory: Path, *, create: bool, any_filesystem: bool) -> None:
     if not directory.exists():
         if not create:
             raise NoHub(f"no hub at {directory}: create a stream there first, or check --hub")
@@ -68,50 +78,44 @@ def prepare(directory: Path, *, create: bool, any_filesystem: bool) -> None:
 def check_data_file(data: Path) -> None:
     """Refuse a file that is not LMDB's, or shorter than its own index says: touching that would
     kill the process."""
-    size = data.stat().st_size
+    for looks in range(1, _LOOKS + 1):
+        refusal = _refusal(data)
+        if refusal is None:
+            return
+        if looks < _LOOKS:
+            time.sleep(_LOOK_AGAIN_S)
+        else:
+            raise refusal
+
+
+def _refusal(data: Path) -> ForeignStore | TruncatedStore | BadStored | None:
+    with data.open("rb") as file:
+        head = file.read(HEAD_BYTES)
+        size = os.fstat(file.fileno()).st_size
     if size == 0:  # another process is about to write the first pages
-        return
-    meta = newest_meta(data)
+        return None
+    found = metas(head)
+    meta = newest(found)
     if meta is None:
-        raise ForeignStore(
+        return ForeignStore(
             f"{data} is not a file of this kind: it was overwritten, or is another program's"
         )
-    needed = (meta.last_page + 1) * meta.page_bytes
-    if size < needed:
-        raise TruncatedStore(
-            f"{data} was cut short: {shown_size(size)} of {shown_size(needed)}; restore it from "
-            "a copy"
+    if size < meta.needed_bytes:
+        return TruncatedStore(
+            f"{data} was cut short: {shown_size(size)} of {shown_size(meta.needed_bytes)}; "
+            "restore it from a copy"
         )
-
-
-def newest_meta(data: Path) -> Meta | None:
-    """The newer of the two index pages; None if neither is one."""
-    with data.open("rb") as file:
-        head = file.read(_PAGE_HEADER + _META.size)
-        first = _meta(head)
-        page_bytes = first.page_bytes if first else 4096
-        file.seek(page_bytes)
-        second = _meta(file.read(_PAGE_HEADER + _META.size))
-    found = [meta for meta in (first, second) if meta]
-    return max(found, key=lambda meta: meta.transaction, default=None)
-
-
-def _meta(page: bytes) -> Meta | None:
-    if len(page) < _PAGE_HEADER + _META.size:
-        return None
-    magic, version, _, _, free_table, _, last_page, transaction = _META.unpack_from(
-        page, _PAGE_HEADER
-    )
-    page_bytes = int.from_bytes(free_table[:4], "little")
-    plausible = 512 <= page_bytes <= 65536 and page_bytes & (page_bytes - 1) == 0
-    if magic != _LMDB_MAGIC or version != 1 or not plausible:
-        return None
-    return Meta(page_bytes, last_page, transaction)
+    first, second = found
+    if first is None or second is None:
+        return BadStored(f"{data}: one of its two index pages is damaged; restore it from a copy")
+    if why := disagreement(first, second):
+        return BadStored(f"{data}: its two index pages disagree ({why}); restore it from a copy")
+    return None
 
 
 def _refuse_network(directory: Path) -> None:
     try:
-        mounts = Path("/proc/self/mountinfo").read_text()
+        mounts = MOUNTS.read_text(errors="surrogateescape")
     except OSError:  # no Linux: nothing to go by
         return
     kind = filesystem_of(os.path.realpath(directory), mounts)
@@ -135,7 +139,7 @@ def filesystem_of(path: str, mounts: str) -> str:
         fields = left.split()
         if len(fields) < 5 or not right:
             continue
-        at = fields[4].encode().decode("unicode_escape")
+        at = _OCTAL.sub(lambda found: chr(int(found[1], 8)), fields[4])
         inside = path == at or path.startswith(at.rstrip("/") + "/")
         if inside and len(at) >= best:
             best, kind = len(at), right.split()[0]

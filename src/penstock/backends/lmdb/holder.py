@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import time
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import NamedTuple
 from penstock.backends.lmdb.files import HOLDER_FILE
 
 _WIDTH = 64
+_NOBODY = b" " * _WIDTH
 
 
 class HolderInfo(NamedTuple):
@@ -22,37 +24,44 @@ class HolderInfo(NamedTuple):
 
 
 class Holder:
-    """Written in place without a sync: it only has to be seen by the living."""
+    """Written through a map, without a sync: it only has to be seen by the living."""
 
     def __init__(self, directory: Path) -> None:
-        self._path = directory / HOLDER_FILE
-        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            self._shown = _mapped(directory / HOLDER_FILE)
+        except OSError:  # no room: then nobody sees it
+            self._shown = mmap.mmap(-1, _WIDTH)
         self._me = f"{os.getpid()} {_started(os.getpid())}"
 
     def take(self) -> None:
         since = time.clock_gettime(time.CLOCK_BOOTTIME)
-        os.pwrite(self._file, f"{self._me} {since:.3f}".ljust(_WIDTH).encode(), 0)
+        self._shown[:] = f"{self._me} {since:.3f}".ljust(_WIDTH).encode()
 
     def give_back(self) -> None:
-        os.pwrite(self._file, b" " * _WIDTH, 0)
+        self._shown[:] = _NOBODY
 
     def close(self) -> None:
-        os.close(self._file)
+        self._shown.close()
+
+
+def _mapped(path: Path) -> mmap.mmap:
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        # Real room, not a hole: on a full disk, writing to a hole through a map kills the process.
+        os.posix_fallocate(file, 0, _WIDTH)
+        return mmap.mmap(file, _WIDTH)
+    finally:
+        os.close(file)
 
 
 def holder_of(directory: Path) -> HolderInfo | None:
     """The living process that says it holds the write lock."""
     try:
-        fields = (directory / HOLDER_FILE).read_text().split()
-    except OSError:
+        pid_text, started, since = (directory / HOLDER_FILE).read_text().split()
+        pid, held_s = int(pid_text), time.clock_gettime(time.CLOCK_BOOTTIME) - float(since)
+    except (OSError, ValueError):  # nobody, or caught while it was being written
         return None
-    if len(fields) != 3:
-        return None
-    pid = int(fields[0])
-    if _started(pid) != fields[1]:
-        return None
-    held_s = time.clock_gettime(time.CLOCK_BOOTTIME) - float(fields[2])
-    return HolderInfo(pid, held_s, _command(pid))
+    return HolderInfo(pid, held_s, _command(pid)) if _started(pid) == started else None
 
 
 def _started(pid: int) -> str:

@@ -29,6 +29,7 @@ from penstock.failpoints import failpoint
 log = logging.getLogger("penstock")
 
 ROUND_S = 10.0
+STOP_S = 5.0
 DROPPED_AT_ONCE = 256
 PRODUCERS_KEPT = 10_000
 """Per stream: the last ones heard of. A producer forgotten begins anew."""
@@ -53,8 +54,11 @@ class Maintenance:
 
     def stop(self) -> None:
         self._ended.set()
-        if self._thread is not threading.current_thread():
-            self._thread.join()
+        self._thread.join(STOP_S)
+
+    def let_go(self) -> None:
+        """Also in a forked child, which would otherwise hold the lock file when the parent is
+        gone."""
         if self._lock_file is not None:
             os.close(self._lock_file)
             self._lock_file = None
@@ -64,8 +68,9 @@ class Maintenance:
             try:
                 if self._chosen():
                     self.round(time.time_ns() // 1_000_000)
-            except PenstockError as why:
+            except (PenstockError, OSError) as why:
                 log.warning("hub=%s: maintenance put off: %s", self._environment.directory, why)
+        self.let_go()
 
     def round(self, now_ms: int) -> None:
         """Everything there is to do now."""
@@ -111,9 +116,17 @@ class Maintenance:
             known = [
                 (rows.opened_row(key, row).version, key) for key, row in rows.ranged(cursor, prefix)
             ]
-        surplus = [key[len(rows.VALUES) :] for _, key in sorted(known)[:-PRODUCERS_KEPT]]
+        surplus = [(version, key[len(rows.VALUES) :]) for version, key in sorted(known)]
+        del surplus[-PRODUCERS_KEPT:]
+
+        def forget(tables: Tables) -> None:
+            for version, key in surplus:
+                found = tables.get(key)
+                if found is not None and found.version == version:  # else heard of meanwhile
+                    tables.put(key, None)
+
         if surplus:
-            self._write(lambda tables: tables.put_all(dict.fromkeys(surplus)))
+            self._write(forget)
 
     def _retain(self, stream: StreamInfo, shard: int, now_ms: int) -> None:
         if stream.retention_s is None and stream.retention_bytes is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from functools import cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -19,6 +20,8 @@ _HEAD = struct.Struct("<BQI")
 
 T = TypeVar("T")
 
+ALL_STREAMS = b"S"
+ALL_SHARDS = b"H"
 STREAMS = b"Si"
 DOOMED = b"Sd"
 VALUES = b"V"
@@ -94,7 +97,7 @@ def id_of(key: bytes) -> int:
 
 
 def shard_key(stream_id: int, shard: int) -> bytes:
-    return struct.pack(">cII", b"H", stream_id, shard)
+    return struct.pack(">cII", ALL_SHARDS, stream_id, shard)
 
 
 def shard_of(key: bytes) -> int:
@@ -140,9 +143,14 @@ def packed(value: msgspec.Struct | int) -> bytes:
 
 def unpacked(key: bytes, row: bytes | memoryview, kind: type[T]) -> T:
     try:
-        return msgspec.msgpack.decode(opened_row(key, row).value, type=kind)
+        return _decoder(kind).decode(opened_row(key, row).value)
     except msgspec.DecodeError as why:
         raise BadStored(f"damaged row {bytes(key).hex()}: {why}") from None
+
+
+@cache
+def _decoder(kind: type[T]) -> msgspec.msgpack.Decoder[T]:
+    return msgspec.msgpack.Decoder(kind)
 
 
 def ranged(cursor: Any, prefix: bytes) -> Any:

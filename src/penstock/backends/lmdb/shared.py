@@ -35,8 +35,7 @@ class Shared:
         with _registry_lock:
             found = _registry.get(place)
             if found is not None and not found.environment.usable():
-                found.environment.close()
-                del _registry[place]
+                found._end()
                 found = None
             if found is None:
                 environment = Environment(
@@ -60,15 +59,23 @@ class Shared:
         """One user less; after the last one everything is closed."""
         with _registry_lock:
             self._users -= 1
-            if self._users or self.environment.inherited():
-                return
-            _registry.pop(str(self.environment.directory), None)
-            if self._maintenance is not None:
-                self._maintenance.stop()
-            # A writer that waits for a lock which a stopped process holds cannot be ended: its
-            # environment stays.
-            if self._writer.close():
-                self.environment.close()
+            if not (self._users or self.environment.inherited()):
+                self._end()
+
+    def _end(self) -> None:
+        place = str(self.environment.directory)
+        if _registry.get(place) is self:
+            del _registry[place]
+        if self.environment.inherited():
+            self.environment.close()  # its threads are the parent's
+            return
+        if self._maintenance is not None:
+            self._maintenance.stop()
+        self._writer.close()
+
+    def after_fork(self) -> None:
+        if self._maintenance is not None:
+            self._maintenance.let_go()
 
     def _tell(self) -> None:
         with self.committed:
@@ -83,6 +90,8 @@ def _after_fork() -> None:
     # A thread of the parent may have held it at the fork, and does not exist here.
     global _registry_lock
     _registry_lock = threading.Lock()
+    for shared in _registry.values():
+        shared.after_fork()
 
 
 os.register_at_fork(after_in_child=_after_fork)

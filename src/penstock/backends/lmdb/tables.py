@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from penstock.backends.lmdb import batch as batches
@@ -54,18 +53,22 @@ class Tables:
 
     def bounds(self, stream: StreamInfo, shard: int) -> Bounds:
         start = self.shard_row(stream, shard).start
+        return Bounds(start, self.end_after(stream, shard, start))
+
+    def end_after(self, stream: StreamInfo, shard: int, start: int) -> int:
+        """The end of the last batch; ``start`` if there is none."""
         cursor = self.txn.cursor()
         beyond = batches.key_of(stream.id, shard, 2**64 - 1)
         found = cursor.prev() if cursor.set_range(beyond) else cursor.last()
         key = bytes(cursor.key()) if found else b""
         if not key.startswith(batches.shard_prefix(stream.id, shard)):
-            return Bounds(start, start)
+            return start
         end = batches.place_of(key)[2]
         try:
             batches.header(self._store, key, cursor.value())
         except batches.Unreadable as why:
             raise BadBatch(stream.name, shard, end - 1, end, str(why)) from None
-        return Bounds(start, end)
+        return end
 
     # For `penstock.core.transaction`
 
@@ -81,15 +84,15 @@ class Tables:
         else:
             self.txn.put(stored_key, rows.sealed_row(stored_key, value, self.txn.id()))
 
-    def put_all(self, puts: Mapping[bytes, bytes | None]) -> None:
-        for key, value in puts.items():
-            self.put(key, value)
-
     def is_open(self, stream: StreamInfo, shard: int) -> bool:
+        # The end too is looked at before anything is written: a damaged last batch refuses the
+        # whole append, not its second half.
+        self.bounds(stream, shard)
         return self.shard_row(stream, shard).open
 
     def end(self, stream: StreamInfo, shard: int) -> int:
-        return self.bounds(stream, shard).end
+        found = self.end_after(stream, shard, -1)
+        return self.shard_row(stream, shard).start if found < 0 else found
 
     def add(self, part: Part, base: int) -> None:
         key = batches.key_of(part.stream.id, part.shard, base + part.records)

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 import lmdb
-
 from penstock.backends.lmdb.environment import Environment, store_error
 from penstock.backends.lmdb.holder import Holder, holder_of
 from penstock.core.batch import COMMIT_BYTES_MAX
@@ -67,10 +66,11 @@ class Writer:
     def write(self, work: Work[T], *, nbytes: int = 0, timeout_s: float = WRITE_TIMEOUT_S) -> T:
         """The result of ``work`` once it is durable."""
         self._environment.check_usable()
-        if self._closed:
-            raise Closed(f"the hub {self._environment.directory} was closed")
         request = _Request(work, nbytes)
-        self._queue.put(request)
+        with self._taking:
+            if self._closed:
+                raise Closed(f"the hub {self._environment.directory} was closed")
+            self._queue.put(request)
         if not request.answered(min(STUCK_WARN_S, timeout_s)):
             self._wait_longer(request, timeout_s)
         if request.error is not None:
@@ -78,22 +78,19 @@ class Writer:
         result: T = request.result
         return result
 
-    def close(self) -> bool:
-        """True if the thread has ended; False if it is stuck waiting for the write lock."""
-        if not self._closed:
-            self._closed = True
-            self._queue.put(None)
+    def close(self) -> None:
+        """End the thread, which closes the environment. One that waits for a lock which a stopped
+        process holds does so when it gets it."""
+        with self._taking:
+            if not self._closed:
+                self._closed = True
+                self._queue.put(None)
         self._thread.join(CLOSE_S)
-        if self._thread.is_alive():
-            return False
-        self._holder.close()
-        return True
 
     def _wait_longer(self, request: _Request[Any], timeout_s: float) -> None:
         directory = self._environment.directory
-        log.warning(
-            "hub=%s: waiting to write since %.0f s, %s", directory, STUCK_WARN_S, self._held()
-        )
+        waited_s = min(STUCK_WARN_S, timeout_s)
+        log.warning("hub=%s: waiting to write since %g s, %s", directory, waited_s, self._held())
         if request.answered(max(timeout_s - STUCK_WARN_S, 0)):
             return
         withdrawn = self._take(request)
@@ -118,10 +115,8 @@ class Writer:
         while (first := self._carried or self._queue.get()) is not None:
             self._carried = None
             self._write_together(first)
-        while not self._queue.empty():
-            if late := self._queue.get():
-                late.error = Closed(f"the hub {self._environment.directory} was closed")
-                late.answer()
+        self._holder.close()
+        self._environment.close()
 
     def _write_together(self, first: _Request[Any]) -> None:
         group: list[_Request[Any]] = []
@@ -134,6 +129,9 @@ class Writer:
         except (lmdb.Error, OSError) as why:
             for request in group or [first]:
                 request.error = store_error(why, self._environment.directory)
+            # A failed write of the index page shows as any other error; then LMDB panics.
+            if self._environment.panicked():
+                self._reopen(group or [first])
         except Exception as why:
             for request in group or [first]:
                 request.error = why
@@ -203,7 +201,10 @@ class Writer:
                 "a retry with the same producer and producer_seq is safe",
                 withdrawn=False,
             )
-        self._environment.reopen()
+        try:
+            self._environment.reopen()
+        except (PenstockError, lmdb.Error, OSError) as why:
+            log.error("hub=%s: the next write tries again: %s", directory, why)
 
 
 def _apply(request: _Request[Any], txn: Any) -> None:

@@ -18,10 +18,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import lmdb
 import msgspec
 import pyarrow as pa
 
+import lmdb
 import penstock
 from penstock.backends.lmdb import batch as batches
 from penstock.backends.lmdb.files import filesystem_of

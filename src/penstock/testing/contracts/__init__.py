@@ -1,0 +1,15 @@
+"""What every backend and every codec promises, as test classes to subclass: yours too.
+
+``from penstock.testing.contracts.backend import BackendContract`` in a test module, subclass it
+with a fixture that opens your backend, and pytest runs every promise against it. Likewise
+``penstock.testing.contracts.codec``. This needs pytest, and Hypothesis for codecs.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+# Without this a failed promise would show no values.
+pytest.register_assert_rewrite(
+    *(f"{__name__}.{part}" for part in ("codec", "commits", "hubs", "records", "store", "streams"))
+)

@@ -1,0 +1,1 @@
+"""Things going wrong on purpose: kills, power loss, damaged files, mutated input."""
