@@ -241,6 +241,14 @@ class Stream:
         _check_offset("before", before)
         self._backend.trim(self.info, shard, before)
 
+    def changes(self) -> int:
+        """A number that differs after anything was written to the hub by anybody."""
+        return self._backend.changes()
+
+    def wait(self, seen: int, timeout: Duration) -> int:
+        """`changes` as soon as it differs from ``seen``, or after the time."""
+        return self._backend.wait(seen, seconds(timeout))
+
     # Below
 
     def _batches(

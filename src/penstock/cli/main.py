@@ -1,0 +1,75 @@
+"""``penstock``: the command, its options for all, and how errors end it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tomllib
+from pathlib import Path
+
+import click
+
+import penstock
+from penstock.cli.bench import bench
+from penstock.cli.doctor import doctor
+from penstock.cli.records import append, tail
+from penstock.cli.streams import stream
+from penstock.core.errors import BadSetting, PenstockError
+
+HUB_DEFAULT = "./penstock-data"
+SETTINGS_FILE = "penstock.toml"
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.option(
+    "--hub",
+    metavar="HUB",
+    help=f"A directory [else $PENSTOCK_HUB, {SETTINGS_FILE}, {HUB_DEFAULT}].",
+)
+@click.version_option(penstock.__version__, prog_name="penstock")
+@click.pass_context
+def cli(context: click.Context, hub: str | None) -> None:
+    """Partitioned streams of records: create streams, append to them, look at them."""
+    context.obj = hub or os.environ.get("PENSTOCK_HUB") or _from_settings() or HUB_DEFAULT
+
+
+for command in (append, bench, doctor, stream, tail):
+    cli.add_command(command)
+
+
+def main() -> None:
+    """Run the command; every error is one line and an exit code."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `penstock tail … | head` ends quietly
+    try:
+        cli.main(standalone_mode=False)
+    except click.exceptions.Exit as end:
+        sys.exit(end.exit_code)
+    except click.ClickException as wrong:
+        _end(wrong.format_message(), 2)
+    except (PenstockError, OSError) as wrong:
+        _end(str(wrong), 2)
+    except (KeyboardInterrupt, click.Abort):
+        sys.exit(130)
+
+
+def _end(message: str, code: int) -> None:
+    click.echo(f"penstock: {' '.join(message.split())}", err=True)
+    sys.exit(code)
+
+
+def _from_settings() -> str | None:
+    path = Path(SETTINGS_FILE)
+    if not path.exists():
+        return None
+    try:
+        hub = tomllib.loads(path.read_text()).get("hub")
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as why:
+        raise BadSetting(f"{SETTINGS_FILE} cannot be read: {why}") from None
+    if not isinstance(hub, str | None):
+        raise BadSetting(f"{SETTINGS_FILE}: hub = {hub!r}: write it as text")
+    return hub
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""How results look: tables and colours on a terminal, plain text in a pipe, JSON for machines."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+Row = Mapping[str, Any]
+
+_STYLES = {"True": "green", "False": "red"}
+
+
+def on_terminal() -> bool:
+    return sys.stdout.isatty()
+
+
+def json_line(value: Any) -> None:
+    click.echo(json.dumps(value, ensure_ascii=False))
+
+
+def table(rows: Sequence[Row], *, empty: str = "nothing there") -> None:
+    """Rows that share their columns."""
+    if not rows:
+        click.echo(empty, err=True)
+        return
+    columns = list(rows[0])
+    cells = [[shown(row[column]) for column in columns] for row in rows]
+    if on_terminal():
+        _rich_table(columns, cells, rows)
+    else:
+        _plain_table(columns, cells)
+
+
+def shown(value: Any) -> str:
+    """One cell: nothing in it can move the cursor or colour the screen."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(shown(item) for item in value) or "-"
+    return escaped(str(value))
+
+
+def escaped(text: str) -> str:
+    """Control characters and lone surrogates made visible."""
+    return "".join(char if char.isprintable() else _visible(char) for char in text)
+
+
+def _visible(char: str) -> str:
+    return char.encode("unicode_escape").decode()
+
+
+def _plain_table(columns: list[str], cells: list[list[str]]) -> None:
+    lines = [columns, *cells]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
+    for line in lines:
+        padded = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        click.echo("  ".join(padded).rstrip())
+
+
+def _rich_table(columns: list[str], cells: list[list[str]], rows: Iterable[Row]) -> None:
+    drawn = Table(header_style="bold")
+    for column, first in zip(columns, cells[0], strict=True):
+        numeric = first.replace(".", "", 1).isdigit()
+        drawn.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for line, row in zip(cells, rows, strict=True):
+        style = _STYLES.get(str(row.get("ok")), "")
+        drawn.add_row(*(Text(cell) for cell in line), style=style)
+    Console().print(drawn)

@@ -1,0 +1,97 @@
+"""``penstock stream``: create, list, show, delete."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+import penstock
+from penstock.cli import render
+from penstock.core.errors import BadSetting
+from penstock.core.model import ROUTINGS, Bounds, StreamInfo
+from penstock.ops.views import shard_views, stream_view
+from penstock.run.hub import SHARDS_DEFAULT, Hub
+
+as_json = click.option("--json", "as_json", is_flag=True, help="One JSON value, for programs.")
+
+
+@click.group()
+def stream() -> None:
+    """Streams: create, list, show, delete."""
+
+
+@stream.command()
+@click.argument("name")
+@click.option("--shards", default=SHARDS_DEFAULT, show_default=True, help="How many shards.")
+@click.option("--codec", default="bytes", show_default=True, help="bytes, text, json or your own.")
+@click.option("--routing", default=ROUTINGS[0], show_default=True, help=", ".join(ROUTINGS) + ".")
+@click.option("--retention", metavar="TIME", help="Keep records so long, as in 7d [for ever].")
+@click.option("--retention-bytes", metavar="SIZE", help="Keep so much per shard, as in 10GiB.")
+@click.option("--exist-ok", is_flag=True, help="Leave a stream that is there as it is.")
+@as_json
+@click.pass_obj
+def create(hub: str, /, name: str, as_json: bool, **settings: Any) -> None:
+    """Create the stream NAME, and the hub if there is none."""
+    with penstock.open(hub) as opened:
+        made = opened.create_stream(name, **settings)
+        view = stream_view(made.info, _bounds(opened, made.info))
+        if as_json:
+            render.json_line(view)
+            return
+        asked = settings["shards"]
+        kept = f" (it was there, {asked} were asked for)" if made.shards != asked else ""
+        click.echo(f"{name}: {made.shards} shards{kept}, codec {made.info.codec}, in {hub}")
+
+
+@stream.command("list")
+@as_json
+@click.pass_obj
+def list_streams(hub: str, /, as_json: bool) -> None:
+    """All streams of the hub."""
+    with penstock.open(hub, create=False) as opened:
+        views = [stream_view(info, _bounds(opened, info)) for info in opened.streams()]
+    if as_json:
+        render.json_line(views)
+    else:
+        render.table(views, empty=f"no streams in {hub}")
+
+
+@stream.command()
+@click.argument("name")
+@as_json
+@click.pass_obj
+def show(hub: str, /, name: str, as_json: bool) -> None:
+    """One stream with its shards."""
+    with penstock.open(hub, create=False) as opened:
+        info = opened.stream(name).info
+        bounds = _bounds(opened, info)
+    view, shards = stream_view(info, bounds), shard_views(info, bounds)
+    if as_json:
+        render.json_line({**view, "shards": shards})
+        return
+    render.table([view])
+    render.table(shards)
+
+
+@stream.command()
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.pass_obj
+def delete(hub: str, /, name: str, yes: bool) -> None:
+    """Delete a stream with all its records, for good."""
+    with penstock.open(hub, create=False) as opened:
+        info = opened.stream(name).info
+        records = stream_view(info, _bounds(opened, info))["records"]
+        if not yes:
+            if not sys.stdin.isatty():
+                raise BadSetting(f"{name} has {records} records: say --yes to delete them")
+            click.confirm(f"Delete {name} with {records} records?", abort=True)
+        opened.delete_stream(name)
+    click.echo(f"{name}: deleted, {records} records")
+
+
+def _bounds(hub: Hub, info: StreamInfo) -> dict[int, Bounds]:
+    opened = hub.stream(info.name)
+    return {shard.index: opened.bounds(shard.index) for shard in info.shards}
