@@ -1,0 +1,54 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+SEED ?=
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-8s %s\n", $$1, $$2}'
+
+.PHONY: setup
+setup: $(STAMP) ## Make .venv, install what is pinned, say what later parts need
+	@$(BIN)/python -m penstock.ops.needs
+
+$(STAMP): requirements/dev.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "Python 3.11 or newer is needed: make setup PYTHON=python3.11" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --compile -r requirements/dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(BIN)/python -m compileall -q src
+	@touch $@
+
+.PHONY: check
+check: $(STAMP) ## Format, lint, types, layers, core and contract tests: under a minute
+	$(BIN)/ruff format --check --quiet src tests examples
+	$(BIN)/ruff check --quiet src tests examples
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo >/dev/null || $(BIN)/lint-imports
+	$(BIN)/python -m pytest -q -m "not slow"
+
+.PHONY: test
+test: $(STAMP) check ## Everything, kills and damaged files included: some minutes
+	$(BIN)/python -m pytest -q -m slow
+
+.PHONY: sim
+sim: $(STAMP) ## Kill, cut the power and damage files with another seed: make sim SEED=7
+	$(if $(SEED),PENSTOCK_SEED=$(SEED)) $(BIN)/python -m pytest -q -m slow tests/lmdb
+
+.PHONY: bench
+bench: $(STAMP) ## Measure against raw LMDB and a file of lines
+	$(BIN)/penstock bench log
+
+.PHONY: format
+format: $(STAMP) ## Put the code into shape
+	$(BIN)/ruff format src tests examples
+	$(BIN)/ruff check --fix src tests examples
+
+.PHONY: lock
+lock: $(STAMP) ## Pin the requirements anew
+	$(BIN)/uv pip compile pyproject.toml --group dev --universal --python-version 3.11 \
+	  --generate-hashes --no-header --upgrade --quiet -o requirements/dev.txt

@@ -1,0 +1,69 @@
+"""Every Python and shell block of README and docs is run, and every example."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+_BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\]\((?!https?:)([^)#]+)\)")
+
+
+def _run(command: list[str], cwd: Path) -> str:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "PYTHONWARNINGS": "error"}
+    done = subprocess.run(
+        command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_what_a_page_shows_works(page: Path, tmp_path: Path) -> None:
+    blocks = _BLOCK.findall(page.read_text())
+    python = "\n".join(code for language, code in blocks if language == "python")
+    if python:
+        _run([sys.executable, "-c", python], tmp_path)
+    for language, code in blocks:
+        if language == "sh":
+            _run(["bash", "-euo", "pipefail", "-c", code], tmp_path)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
+def test_an_example_runs(example: Path, tmp_path: Path) -> None:
+    assert _run([sys.executable, str(example)], tmp_path)
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)
+def test_a_page_links_to_what_exists(page: Path) -> None:
+    broken = [link for link in _LINK.findall(page.read_text()) if not (page.parent / link).exists()]
+    assert not broken
+
+
+def test_a_row_of_the_feature_list_names_a_test_that_exists() -> None:
+    rows = re.findall(
+        r"^\| [A-Z]\d+ \|.*\| (.+) \|$", (ROOT / "docs/features.md").read_text(), re.M
+    )
+    assert rows
+    missing = []
+    for row in rows:
+        for path, names in re.findall(r"(tests/[\w/]+\.py)((?:::\w+)+)", row):
+            source = (ROOT / path).read_text() + _contracts()
+            missing += [f"{path}{names}" for name in names.split("::")[1:] if name not in source]
+        assert "tests/" in row, row
+    assert not missing
+
+
+def _contracts() -> str:
+    folder = ROOT / "src/penstock/testing/contracts"
+    return "\n".join(path.read_text() for path in folder.glob("*.py"))
