@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import tomllib
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
@@ -40,20 +40,23 @@ for command in (append, bench, doctor, stream, tail):
 
 def main() -> None:
     """Run the command; every error is one line and an exit code."""
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `penstock tail … | head` ends quietly
     try:
-        cli.main(standalone_mode=False)
+        code = cli.main(standalone_mode=False)
     except click.exceptions.Exit as end:
-        sys.exit(end.exit_code)
+        code = end.exit_code
     except click.ClickException as wrong:
         _end(wrong.format_message(), 2)
+    except BrokenPipeError:  # `penstock tail … | head` has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
     except (PenstockError, OSError) as wrong:
         _end(str(wrong), 2)
     except (KeyboardInterrupt, click.Abort):
         sys.exit(130)
+    sys.exit(code if isinstance(code, int) else 0)
 
 
-def _end(message: str, code: int) -> None:
+def _end(message: str, code: int) -> NoReturn:
     click.echo(f"penstock: {' '.join(message.split())}", err=True)
     sys.exit(code)
 
