@@ -224,7 +224,11 @@ class MemoryBackend:
     def describe(self) -> dict[str, Any]:
         with self._reading():
             nbytes = sum(b.nbytes for shard in self._shards.values() for b in shard.batches)
-            return {"backend": "memory", "streams": len(self._streams), "bytes": nbytes}
+            return {
+                "backend": self.capabilities.backend,
+                "streams": len(self._streams),
+                "bytes": nbytes,
+            }
 
     def close(self) -> None:
         with self._changed:

@@ -255,18 +255,23 @@ def default_column(column: int, count: int) -> pa.Array:
     return _default_array(column, count)
 
 
-def keyed_batch(keys: Sequence[bytes | None], data: Sequence[bytes | None], now_ms: int) -> Batch:
-    """A batch of records with a key and data and nothing else; no Python object per record."""
+def keyed_arrow(
+    keys: Sequence[bytes | None], data: Sequence[bytes | None], now_ms: int
+) -> pa.RecordBatch:
+    """Records with a key and data and nothing else; no Python object per record."""
     count = len(keys)
-    nbytes = sum(map(len, filter(None, keys))) + sum(map(len, filter(None, data)))
-    if nbytes > RECORD_BYTES_MAX:
+    times = pa.repeat(pa.scalar(now_ms * 1000, pa.int64()), count).view(SCHEMA.field(2).type)
+    try:
+        columns = [pa.array(keys, pa.binary()), pa.array(data, pa.binary()), times]
+    except (pa.ArrowException, TypeError) as why:
+        raise BadRecord(f"records that do not fit: {why}") from None
+    if any(isinstance(column, pa.ChunkedArray) for column in columns):
+        raise BadRecord("more than 2 GiB in one call: append in parts")
+    if sum(column.nbytes for column in columns) > RECORD_BYTES_MAX:
         for key, value in zip(keys, data, strict=True):
             Row(key, value, now_ms).checked()
-    times = pa.repeat(pa.scalar(now_ms * 1000, pa.int64()), count).view(SCHEMA.field(2).type)
-    columns = [pa.array(keys, pa.binary()), pa.array(data, pa.binary()), times]
     columns += [default_column(i, count) for i in range(3, len(SCHEMA))]
-    arrow = pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
-    return Batch(arrow=arrow, nbytes=nbytes + ROW_OVERHEAD * count)
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
 def arrow_of(rows: Sequence[Row]) -> pa.RecordBatch:

@@ -39,9 +39,23 @@ PenstockError
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class PenstockError(Exception):
     """The root: catch this to catch everything Penstock raises on purpose."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # By its message and facts: what `__init__` takes is gone when an error crosses processes.
+        return _again, (type(self), self.args, vars(self))
+
+
+def _again(
+    kind: type[PenstockError], args: tuple[Any, ...], facts: dict[str, Any]
+) -> PenstockError:
+    error = kind.__new__(kind, *args)
+    vars(error).update(facts)
+    return error
 
 
 class Invalid(PenstockError, ValueError):

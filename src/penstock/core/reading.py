@@ -47,6 +47,7 @@ class Room:
             # Only the first batch is cut: a later one is read whole by the next read.
             fitting = max(taken.fitting(self.nbytes), 1) if self._empty else 0
             taken = taken.part(0, fitting)
+            self.records = len(taken)  # full: the next batch would leave a gap behind this one
         self.records -= len(taken)
         self.nbytes -= taken.nbytes
         self._empty = self._empty and not len(taken)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from penstock.core.batch import Row
-from penstock.core.errors import BadRecord, BadValue
+from penstock.core.errors import BadRecord, BadValue, PenstockError
 from penstock.core.model import Header
 from penstock.core.ports import Codec
 from penstock.core.quantities import Instant, instant_ms
@@ -22,7 +22,10 @@ def now_ms() -> int:
 
 def key_bytes(key: Key) -> bytes | None:
     if isinstance(key, str):
-        return _utf8("key", key, "surrogateescape")
+        try:
+            return key.encode()
+        except UnicodeEncodeError:
+            return _utf8("key", key, "surrogateescape")
     if key is None or isinstance(key, bytes):
         return key
     raise BadRecord(f"key {key!r}: text, bytes or None")
@@ -78,3 +81,21 @@ def _utf8(what: str, text: str, errors: str = "strict") -> bytes:
         return text.encode("utf-8", errors)
     except UnicodeEncodeError as why:
         raise BadRecord(f"{what} {text[:40]!r} is no text: {why}") from None
+
+
+def encoded_pairs(
+    codec: Codec, pairs: Iterable[tuple[Any, Key]]
+) -> tuple[list[bytes | None], list[bytes | None]]:
+    """The keys and the data of ``(value, key)`` pairs."""
+    keys: list[bytes | None] = []
+    data: list[bytes | None] = []
+    encode = codec.encode
+    try:
+        for value, key in pairs:
+            data.append(None if value is None else encode(value))
+            keys.append(key if type(key) is bytes else key_bytes(key))
+    except PenstockError:
+        raise
+    except (TypeError, ValueError) as why:
+        raise BadRecord(f"append_many takes (value, key) pairs: {why}") from why
+    return keys, data

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import random
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, Literal
@@ -12,29 +11,24 @@ import pyarrow as pa
 
 from penstock.core.batch import (
     COMMIT_BYTES_MAX,
-    RECORD_BYTES_MAX,
     Batch,
-    Row,
-    keyed_batch,
+    keyed_arrow,
     read_schema,
 )
 from penstock.core.conform import conformed
-from penstock.core.errors import BadRecord, BadSetting, PenstockError, ShardClosed
+from penstock.core.errors import BadSetting
 from penstock.core.model import OFFSET_MAX, Bounds, Record, RecordId, Slice, StreamInfo
 from penstock.core.ports import Append, Backend, Codec, Place, Producer
 from penstock.core.quantities import Duration, Instant, Size, instant_ms, seconds, size_bytes
 from penstock.core.reading import check_shard, check_start
-from penstock.core.routing import router
 from penstock.run.appender import Appender
-from penstock.run.rows import Headers, Key, key_bytes, now_ms, row_of
+from penstock.run.rows import Headers, Key, encoded_pairs, key_bytes, now_ms, row_of
+from penstock.run.shares import Share, Shares
 
 Start = Literal["earliest", "latest"] | int | datetime
 
 READ_RECORDS = 10_000
 READ_BYTES = 1024 * 1024
-SPREAD_RECORDS = 1_000
-"""So many records without a key go to one shard before the next one gets its turn."""
-
 FOLLOW_WAIT_S = 0.5
 
 
@@ -45,10 +39,7 @@ class Stream:
         self._backend = backend
         self._codec = codec
         self.info = info
-        self._route = router(info.routing, info.shards)
-        self._open_shards = [shard.index for shard in info.shards if shard.open]
-        # Each process begins elsewhere, so that many short ones do not all fill the first shard.
-        self._turns = itertools.count(random.randrange(len(self._open_shards)))
+        self._shares = Shares(info)
 
     @property
     def name(self) -> str:
@@ -90,7 +81,7 @@ class Stream:
         """
         mark = producer_mark(producer, producer_seq)
         row = row_of(self._codec, value, key, headers, timestamp, sequence, flags, trace)
-        target = self.shard_for(row.key, shard, mark)
+        target = self._shares.shard_for(row.key, shard, mark)
         place = self._backend.append([Append(self.info, target, Batch(rows=[row]))], mark)[0]
         return RecordId(self.name, place.shard, place.base)
 
@@ -107,18 +98,11 @@ class Stream:
         Up to 4 MiB are one commit: all or nothing. More is several, in order; with a producer it is
         refused."""
         mark = producer_mark(producer, producer_seq)
-        encode = self._codec.encode
-        try:
-            listed = [
-                (None if value is None else encode(value), key_bytes(key)) for value, key in pairs
-            ]
-        except PenstockError:
-            raise
-        except (TypeError, ValueError) as why:
-            raise BadRecord(f"append_many takes (value, key) pairs: {why}") from why
+        keys, data = encoded_pairs(self._codec, pairs)
         ids: list[RecordId] = []
-        for part in _parts(listed, mark):
-            ids += self._append_pairs(part, shard, mark)
+        if keys:
+            for share in self._shares.of(keyed_arrow(keys, data, now_ms()), keys, shard, mark):
+                ids += self._ids(share, self._append_all(share.appends, mark))
         return ids
 
     def append_arrow(
@@ -137,9 +121,9 @@ class Stream:
         mark = producer_mark(producer, producer_seq)
         taken = conformed(batch, now_ms())
         done: list[Slice] = []
-        for appends in self._commits(taken, shard, mark):
-            places = self._append_all(appends, mark)
-            for append, place in zip(appends, places, strict=True):
+        for share in self._shares.of(taken, None, shard, mark):
+            places = self._append_all(share.appends, mark)
+            for append, place in zip(share.appends, places, strict=True):
                 end = place.base + len(append.batch)
                 done.append(Slice(self.name, place.shard, place.base, end))
         return done
@@ -167,23 +151,14 @@ class Stream:
             raise BadSetting(f"max_bytes {max_bytes}: 1 to {COMMIT_BYTES_MAX}")
         linger_s = seconds(linger, what="linger")
         return Appender(
-            self._backend, self.info, self._codec, self.shard_for, linger_s, max_records, limit
+            self._backend,
+            self.info,
+            self._codec,
+            self._shares.shard_for,
+            linger_s,
+            max_records,
+            limit,
         )
-
-    def shard_for(
-        self, key: bytes | None, shard: int | None = None, mark: Producer | None = None
-    ) -> int:
-        """The shard that was asked for, or that the key chooses, or the next one in turn."""
-        if shard is not None:
-            check_shard(self.info, shard)
-            if not self.info.shards[shard].open:
-                raise ShardClosed(self.name, shard)
-            return shard
-        if key is not None:
-            return self._route(key)
-        # A repeated append must fall into the same parts as the first time.
-        turn = mark.seq if mark else next(self._turns)
-        return self._open_shards[turn % len(self._open_shards)]
 
     # Reading
 
@@ -298,42 +273,6 @@ class Stream:
                 backend.wait(seen, FOLLOW_WAIT_S)
             at = found.next
 
-    def _append_pairs(
-        self,
-        pairs: Sequence[tuple[bytes | None, bytes | None]],
-        shard: int | None,
-        mark: Producer | None,
-    ) -> list[RecordId]:
-        spread = itertools.count()
-        turn = 0
-        chosen: dict[int, tuple[list[bytes | None], list[bytes | None]]] = {}
-        order: list[tuple[int, int]] = []
-        for data, key in pairs:
-            if shard is None and key is None:
-                if next(spread) % SPREAD_RECORDS == 0:
-                    turn = self.shard_for(None, None, mark)
-                target = turn
-            else:
-                target = self.shard_for(key, shard)
-            if target not in chosen:
-                chosen[target] = ([], [])
-            keys, datas = chosen[target]
-            order.append((target, len(keys)))
-            keys.append(key)
-            datas.append(data)
-        now = now_ms()
-        appends = [
-            Append(self.info, target, keyed_batch(keys, datas, now))
-            for target, (keys, datas) in chosen.items()
-        ]
-        if _too_much(appends, mark):
-            half = len(pairs) // 2
-            halves = pairs[:half], pairs[half:]
-            return [id for part in halves for id in self._append_pairs(part, shard, mark)]
-        places = self._append_all(appends, mark)
-        base = {append.shard: place for append, place in zip(appends, places, strict=True)}
-        return [_id(self.name, base[target], row) for target, row in order]
-
     def _append_all(self, appends: Sequence[Append], mark: Producer | None) -> list[Place]:
         places = self._backend.append(appends, mark)
         if mark and [place.shard for place in places] != [append.shard for append in appends]:
@@ -342,35 +281,14 @@ class Stream:
             )
         return places
 
-    def _commits(
-        self, batch: pa.RecordBatch, shard: int | None, mark: Producer | None
-    ) -> Iterator[list[Append]]:
-        """What each commit appends: halves of halves, until they fit."""
-        if not batch.num_rows:
-            return
-        if mark or batch.nbytes <= COMMIT_BYTES_MAX or batch.num_rows == 1:
-            by_shard = self._by_shard(batch, shard, mark)
-            appends = [Append(self.info, target, Batch(arrow=rows)) for target, rows in by_shard]
-            if not _too_much(appends, mark):
-                yield appends
-                return
-        half = batch.num_rows // 2
-        yield from self._commits(batch.slice(0, half), shard, mark)
-        yield from self._commits(batch.slice(half), shard, mark)
-
-    def _by_shard(
-        self, batch: pa.RecordBatch, shard: int | None, mark: Producer | None
-    ) -> Iterator[tuple[int, pa.RecordBatch]]:
-        keys = batch.column("key")
-        if shard is not None or keys.null_count == len(keys):
-            yield self.shard_for(None, shard, mark), batch
-            return
-        keyless = self.shard_for(None, None, mark) if keys.null_count else -1
-        rows: dict[int, list[int]] = {}
-        for row, key in enumerate(keys.to_pylist()):
-            rows.setdefault(keyless if key is None else self._route(key), []).append(row)
-        for target, chosen in rows.items():
-            yield target, batch.take(pa.array(chosen, pa.int64()))
+    def _ids(self, share: Share, places: Sequence[Place]) -> list[RecordId]:
+        """The ids of a share's records, in the order in which they were given."""
+        name = self.name
+        if len(places) == 1:
+            shard, base = places[0]
+            return [RecordId(name, shard, base + row) for row in range(len(share.targets))]
+        following = {place.shard: itertools.count(place.base) for place in places}
+        return [RecordId(name, target, next(following[target])) for target in share.targets]
 
 
 def producer_mark(producer: str | None, producer_seq: int | None) -> Producer | None:
@@ -384,47 +302,6 @@ def producer_mark(producer: str | None, producer_seq: int | None) -> Producer | 
         )
     key_bytes(producer)
     return Producer(producer, producer_seq)
-
-
-def _id(stream: str, place: Place, row: int) -> RecordId:
-    return RecordId(stream, place.shard, place.base + row)
-
-
-_PAIR_OVERHEAD = 40
-
-
-def _parts(
-    pairs: list[tuple[bytes | None, bytes | None]], mark: Producer | None
-) -> Iterator[list[tuple[bytes | None, bytes | None]]]:
-    """The pairs in parts that fit one commit; all in one part for a producer, whose number stands
-    for all."""
-    if not pairs:
-        return
-    sizes = [len(data or b"") + len(key or b"") for data, key in pairs]
-    nbytes = sum(sizes)
-    if nbytes > RECORD_BYTES_MAX:  # before the first part is written
-        data, key = pairs[sizes.index(max(sizes))]
-        Row(key, data, 0).checked()
-    if mark or nbytes + _PAIR_OVERHEAD * len(pairs) <= COMMIT_BYTES_MAX:
-        yield pairs
-        return
-    part: list[tuple[bytes | None, bytes | None]] = []
-    held = 0
-    for pair in pairs:
-        size = len(pair[0] or b"") + len(pair[1] or b"") + _PAIR_OVERHEAD
-        if part and held + size > COMMIT_BYTES_MAX:
-            yield part
-            part, held = [], 0
-        part.append(pair)
-        held += size
-    yield part
-
-
-def _too_much(appends: Sequence[Append], mark: Producer | None) -> bool:
-    """True if they must be divided: each shard's share has bytes of its own."""
-    if mark or sum(len(append.batch) for append in appends) == 1:
-        return False
-    return sum(append.batch.nbytes for append in appends) > COMMIT_BYTES_MAX
 
 
 def _is_offset(value: object) -> bool:

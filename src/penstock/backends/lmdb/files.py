@@ -34,7 +34,7 @@ _REMOTE = {
     "nfs", "nfs4", "orangefs", "smb2", "smb3", "smbfs", "virtiofs",
 }  # fmt: skip
 
-_LOOKS = 50
+_LOOKS = 10
 _LOOK_AGAIN_S = 0.01
 """Another process may be writing the first pages: what looks wrong is looked at again."""
 

@@ -30,7 +30,8 @@ from penstock.core.ports import Backend, Reading
 from penstock.core.routing import router
 from penstock.core.watermark import Watermark
 from penstock.run.hub import Hub
-from penstock.run.stream import SPREAD_RECORDS, Stream
+from penstock.run.shares import SPREAD_RECORDS
+from penstock.run.stream import Stream
 from penstock.testing.contracts.subject import WAIT_S, Subject, lacks
 
 
@@ -104,7 +105,7 @@ class HubContract(Subject):
 
     def test_every_field_of_a_record_survives(self, hub: Hub) -> None:
         stream = hub.create_stream("shop/orders", shards=2, codec="json")
-        headers = [("a", b"1"), ("a", "2"), ("none", None)]
+        headers: list[tuple[str, bytes | str | None]] = [("a", b"1"), ("a", "2"), ("none", None)]
         at = datetime(2017, 3, 30, 6, 37, 52, 363_999, UTC)
         record_id = stream.append(
             {"id": 1},
@@ -375,7 +376,7 @@ class HubContract(Subject):
         counted = _Counted(backend)
         for size in (1, 7, 33, 50, 100, 1_000):
             counted.reads = 0
-            found = list(Hub(counted).stream("a").read(0, max_records=size))  # type: ignore[arg-type]
+            found = list(Hub(counted).stream("a").read(0, max_records=size))
             assert len(found) == 100
             assert counted.reads <= math.ceil(100 / size) + 1
 

@@ -1,0 +1,115 @@
+"""How the records of one call are shared out: to shards by their keys, to commits by their size."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from penstock.core.batch import COMMIT_BYTES_MAX, Batch
+from penstock.core.errors import ShardClosed
+from penstock.core.model import StreamInfo
+from penstock.core.ports import Append, Producer
+from penstock.core.reading import check_shard
+from penstock.core.routing import router
+
+SPREAD_RECORDS = 1_000
+"""So many records without a key go to one shard before the next one gets its turn."""
+
+
+class Share(NamedTuple):
+    """What one commit appends."""
+
+    appends: list[Append]
+    targets: Sequence[int]
+    """The shard of each record, in the order in which they were given."""
+
+
+class Shares:
+    def __init__(self, info: StreamInfo) -> None:
+        self._info = info
+        self._route = router(info.routing, info.shards)
+        self._open = [shard.index for shard in info.shards if shard.open]
+        # Each process begins elsewhere, so that many short ones do not all fill the first shard.
+        self._turns = itertools.count(random.randrange(len(self._open)))
+
+    def shard_for(
+        self, key: bytes | None, shard: int | None = None, mark: Producer | None = None
+    ) -> int:
+        """The shard that was asked for, or that the key chooses, or the next one in turn."""
+        if shard is not None:
+            check_shard(self._info, shard)
+            if not self._info.shards[shard].open:
+                raise ShardClosed(self._info.name, shard)
+            return shard
+        if key is not None:
+            return self._route(key)
+        # A repeated append must be shared out like the first time.
+        turn = mark.seq if mark else next(self._turns)
+        return self._open[turn % len(self._open)]
+
+    def of(
+        self,
+        batch: pa.RecordBatch,
+        keys: Sequence[bytes | None] | None = None,
+        shard: int | None = None,
+        mark: Producer | None = None,
+    ) -> Iterator[Share]:
+        """Halves of halves of the batch, until each fits one commit.
+
+        A producer's append stays whole, as its number stands for all of it: the backend refuses it
+        if it is too large."""
+        if not batch.num_rows:
+            return
+        if keys is None:
+            keys = batch.column("key").to_pylist()
+        targets = self._targets(keys, shard, mark)
+        yield from self._divided(batch, targets, whole=mark is not None)
+
+    def _divided(
+        self, batch: pa.RecordBatch, targets: Sequence[int], *, whole: bool
+    ) -> Iterator[Share]:
+        half = len(targets) // 2
+        if whole or not half or batch.nbytes <= COMMIT_BYTES_MAX:
+            appends = self._appends(batch, targets)
+            # Each shard's part has bytes of its own: together they may be more than the whole.
+            nbytes = sum(append.batch.nbytes for append in appends)
+            if whole or not half or nbytes <= COMMIT_BYTES_MAX:
+                yield Share(appends, targets)
+                return
+        yield from self._divided(batch.slice(0, half), targets[:half], whole=False)
+        yield from self._divided(batch.slice(half), targets[half:], whole=False)
+
+    def _targets(
+        self, keys: Sequence[bytes | None], shard: int | None, mark: Producer | None
+    ) -> list[int]:
+        if shard is not None:
+            return [self.shard_for(None, shard)] * len(keys)
+        route = self._route
+        if None not in keys:
+            return [route(key) for key in keys]  # type: ignore[arg-type]
+        targets: list[int] = []
+        keyless = turn = 0
+        for key in keys:
+            if key is None:
+                if keyless % SPREAD_RECORDS == 0:
+                    turn = self.shard_for(None, None, mark)
+                keyless += 1
+                targets.append(turn)
+            else:
+                targets.append(route(key))
+        return targets
+
+    def _appends(self, batch: pa.RecordBatch, targets: Sequence[int]) -> list[Append]:
+        rows: dict[int, list[int]] = {target: [] for target in dict.fromkeys(targets)}
+        if len(rows) == 1:
+            return [Append(self._info, targets[0], Batch(arrow=batch))]
+        for row, target in enumerate(targets):
+            rows[target].append(row)
+        return [
+            Append(self._info, target, Batch(arrow=batch.take(pa.array(chosen, pa.int32()))))
+            for target, chosen in rows.items()
+        ]

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+from penstock.core import keys
+
+
+def test_keys_of_the_store_have_fixed_layouts_and_no_user_text() -> None:
+    group = "billing " * 50
+    made = {
+        "epoch": keys.epoch_key(group, 1, 2),
+        "checkpoint": keys.checkpoint_key(group, 1, 2),
+        "state": keys.state_key(group, 1, 2, b"ann"),
+        "story": keys.story_key(group, 1, 2, 513),
+        "producer": keys.producer_key(1, "p" * 500),
+    }
+    assert {name: (key[:1], len(key)) for name, key in made.items()} == {
+        "epoch": (b"e", 25),
+        "checkpoint": (b"c", 25),
+        "state": (b"k", 41),
+        "story": (b"s", 27),
+        "producer": (b"p", 21),
+    }
+    assert all(len(key) <= keys.KEY_BYTES_MAX for key in made.values())
+
+
+def test_keys_are_what_is_on_disk() -> None:
+    billing = bytes.fromhex("82885a0c29db7bad98201c40b8006d8c")
+    shard = b"\0\0\0\7\0\0\1\0"
+    assert keys.digest("billing") == billing
+    assert keys.epoch_key("billing", 7, 256) == b"e" + billing + shard
+    assert keys.checkpoint_key("billing", 7, 256) == b"c" + billing + shard
+    assert keys.state_prefix("billing", 7, 256) == b"k" + billing + shard
+    assert keys.state_key("billing", 7, 256, b"billing") == b"k" + billing + shard + billing
+    assert keys.story_key("billing", 7, 256, 513) == b"s" + billing + shard + b"\2\1"
+    assert keys.producer_key(7, "billing") == b"p\0\0\0\7" + billing
+
+
+def test_text_and_its_bytes_have_one_digest_and_other_text_another() -> None:
+    assert keys.digest("é") == keys.digest("é".encode())
+    assert keys.digest("\udcff") == keys.digest(b"\xff")
+    assert len({keys.digest(text) for text in ("", "a", "A", "a/b", "ab")}) == 5
+
+
+def test_what_belongs_to_a_shard_is_found_by_its_prefix() -> None:
+    assert keys.state_key("g", 1, 2, b"ann").startswith(keys.state_prefix("g", 1, 2))
+    assert keys.story_key("g", 1, 2, 3).startswith(keys.story_prefix("g", 1, 2))
+    assert not keys.state_key("g", 1, 3, b"ann").startswith(keys.state_prefix("g", 1, 2))
+
+
+def test_stories_are_ordered_by_their_slot() -> None:
+    slots = [0, 1, 255, 256, 1023]
+    made = [keys.story_key("g", 1, 2, slot) for slot in slots]
+    assert made == sorted(made)

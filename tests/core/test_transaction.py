@@ -1,0 +1,111 @@
+"""What the contract of backends does not reach: stories, and shards that are closed."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.backends.memory import MemoryBackend
+from penstock.core import keys
+from penstock.core.batch import Batch, Row
+from penstock.core.errors import ShardClosed
+from penstock.core.model import Slice, StreamInfo
+from penstock.core.ports import Append, Commit, Grant, StreamSpec
+from penstock.core.transaction import STORIES_KEPT, Checkpoint, state_entry
+
+
+class Closing(MemoryBackend):
+    """A backend on which the last shard of every stream was closed."""
+
+    def create_stream(self, spec: StreamSpec) -> StreamInfo:
+        info = super().create_stream(spec)
+        closed = replace(info.shards[-1], open=False)
+        info = replace(info, shards=(*info.shards[:-1], closed))
+        self._streams[spec.name] = info
+        return info
+
+
+def _made(backend: MemoryBackend, name: str) -> StreamInfo:
+    return backend.create_stream(StreamSpec(name, 2, "bytes", "md5-range", None, None, 0))
+
+
+def _granted(backend: MemoryBackend, stream: StreamInfo) -> Grant:
+    backend.transact({}, {keys.epoch_key("g", stream.id, 0): b"t"})
+    return Grant("g", stream, 0, b"t")
+
+
+def _one(stream: StreamInfo, shard: int) -> Append:
+    return Append(stream, shard, Batch(rows=[Row(None, b"v", 0)]))
+
+
+@given(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))
+def test_a_checkpoint_reads_back(next: int, commits: int) -> None:
+    assert Checkpoint.decoded(Checkpoint(next, commits).encoded()) == Checkpoint(next, commits)
+
+
+def test_a_checkpoint_is_what_is_on_disk() -> None:
+    assert Checkpoint(258, 3).encoded() == b"\0\0\0\0\0\0\1\2" + b"\0\0\0\0\0\0\0\3"
+
+
+def test_a_state_row_holds_its_name_and_value() -> None:
+    assert state_entry(b"\0\0\0\3annvalue") == (b"ann", b"value")
+    assert state_entry(b"\0\0\0\0") == (b"", b"")
+
+
+def test_a_story_tells_where_the_outputs_went() -> None:
+    backend = MemoryBackend()
+    orders, invoices = _made(backend, "orders"), _made(backend, "invoices")
+    backend.append([_one(invoices, 1)] * 5)
+    backend.commit(
+        Commit(
+            grant=_granted(backend, orders),
+            done=Slice("orders", 0, 0, 1),
+            outputs=[_one(invoices, 1)],
+            dead_letters=[Append(orders, 1, Batch(rows=[Row(None, b"", 0)] * 3))],
+            story=b"told",
+        )
+    )
+    found = backend.get(keys.story_key("g", orders.id, 0, 0))
+    assert found is not None
+    places = struct.pack(">IIQI", invoices.id, 1, 5, 1) + struct.pack(">IIQI", orders.id, 1, 0, 3)
+    assert found.value == b"\0\0\0\2" + places + b"told"
+
+
+def test_the_last_stories_are_kept() -> None:
+    backend = MemoryBackend()
+    orders = _made(backend, "orders")
+    grant = _granted(backend, orders)
+    for i in range(STORIES_KEPT + 3):
+        done = Slice("orders", 0, i, i + 1)
+        backend.commit(Commit(grant=grant, done=done, story=b"%d" % i))
+    kept = [value.value[4:] for _, value in backend.scan(keys.story_prefix("g", orders.id, 0))]
+    assert sorted(map(int, kept)) == list(range(3, STORIES_KEPT + 3))
+
+
+def test_a_closed_shard_takes_no_more_records() -> None:
+    backend = Closing()
+    stream = _made(backend, "orders")
+    with pytest.raises(ShardClosed, match="shard 1 of 'orders' is closed") as caught:
+        backend.append([_one(stream, 0), _one(stream, 1)])
+    assert (caught.value.stream, caught.value.shard) == ("orders", 1)
+    assert backend.bounds(stream, 0).end == 0
+    backend.append([_one(stream, 0)])
+    assert backend.bounds(stream, 0).end == 1
+
+
+def test_with_a_closed_output_shard_a_commit_changes_nothing() -> None:
+    backend = Closing()
+    stream = _made(backend, "orders")
+    grant = _granted(backend, stream)
+    before = list(backend.scan(b""))
+    commit = Commit(
+        grant=grant, done=Slice("orders", 0, 0, 1), outputs=[_one(stream, 0), _one(stream, 1)]
+    )
+    with pytest.raises(ShardClosed):
+        backend.commit(commit)
+    assert list(backend.scan(b"")) == before
+    assert backend.bounds(stream, 0).end == 0
