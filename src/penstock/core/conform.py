@@ -35,17 +35,12 @@ def conformed(batch: pa.RecordBatch | pa.Table, now_ms: int) -> pa.RecordBatch:
         raise BadRecord(
             f"append_arrow takes a pyarrow RecordBatch or Table, not {type(batch).__name__}"
         )
-    if len(set(batch.schema.names)) < len(batch.schema.names):
-        raise BadRecord(f"columns {batch.schema.names}: each may come once")
-    unknown = set(batch.schema.names) - set(SCHEMA.names) - _IGNORED
-    if unknown or "data" not in batch.schema.names:
-        raise BadRecord(
-            f"columns {batch.schema.names}: 'data' is needed, {SCHEMA.names} are known"
-            + (f", {sorted(unknown)} are not" if unknown else "")
-        )
+    ours = batch.schema.equals(SCHEMA)
+    if not ours:
+        _check_names(batch.schema.names)
     try:
         batch.validate(full=True)
-        if not batch.schema.equals(SCHEMA):
+        if not ours:
             columns = [_column(batch, i, now_ms) for i in range(len(SCHEMA))]
             batch = pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
         batch = _whole_ms(batch)
@@ -54,6 +49,17 @@ def conformed(batch: pa.RecordBatch | pa.Table, now_ms: int) -> pa.RecordBatch:
     if batch.num_rows:
         _check_ranges(batch)
     return batch
+
+
+def _check_names(names: list[str]) -> None:
+    if len(set(names)) < len(names):
+        raise BadRecord(f"columns {names}: each may come once")
+    unknown = set(names) - set(SCHEMA.names) - _IGNORED
+    if unknown or "data" not in names:
+        raise BadRecord(
+            f"columns {names}: 'data' is needed, {SCHEMA.names} are known"
+            + (f", {sorted(unknown)} are not" if unknown else "")
+        )
 
 
 def _column(batch: pa.RecordBatch, index: int, now_ms: int) -> pa.Array:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 from penstock.core.errors import BadSetting
 from penstock.core.model import ROUTINGS, Shard
 
 Router = Callable[[bytes], int]
 """From a key to the index of an open shard."""
+
+KEYS_REMEMBERED = 16_384
+KEY_BYTES_REMEMBERED = 64
 
 _MASK32 = 0xFFFFFFFF
 
@@ -20,12 +24,12 @@ def router(routing: str, shards: Sequence[Shard]) -> Router:
     opened = [shard for shard in shards if shard.open]
     if routing == "md5-range":
         by_range = sorted(opened, key=lambda shard: shard.begin)
-        return _range_router([s.begin for s in by_range], [s.index for s in by_range])
+        return _remembering(_range_router([s.begin for s in by_range], [s.index for s in by_range]))
     indexes = [shard.index for shard in opened]
     if routing == "java-hash":
-        return lambda key: indexes[(java_hash(key) & 0x7FFFFFFF) % len(indexes)]
+        return _remembering(lambda key: indexes[(java_hash(key) & 0x7FFFFFFF) % len(indexes)])
     if routing == "murmur2":
-        return lambda key: indexes[(murmur2(key) & 0x7FFFFFFF) % len(indexes)]
+        return _remembering(lambda key: indexes[(murmur2(key) & 0x7FFFFFFF) % len(indexes)])
     raise BadSetting(f"bad routing {routing!r}: one of {', '.join(ROUTINGS)}")
 
 
@@ -56,6 +60,12 @@ def murmur2(key: bytes) -> int:
         value = (value ^ int.from_bytes(tail, "little")) * m & _MASK32
     value = (value ^ value >> 13) * m & _MASK32
     return _signed32(value ^ value >> 15)
+
+
+def _remembering(route: Router) -> Router:
+    """Keys come again and again: the hash of one is worth remembering, unless it is a long one."""
+    known = lru_cache(maxsize=KEYS_REMEMBERED)(route)
+    return lambda key: known(key) if len(key) <= KEY_BYTES_REMEMBERED else route(key)
 
 
 def _range_router(begins: list[int], indexes: list[int]) -> Router:

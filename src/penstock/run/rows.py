@@ -93,7 +93,7 @@ def encoded_pairs(
     try:
         for value, key in pairs:
             data.append(None if value is None else encode(value))
-            keys.append(key if type(key) is bytes else key_bytes(key))
+            keys.append(key.encode() if type(key) is str and key.isascii() else key_bytes(key))
     except PenstockError:
         raise
     except (TypeError, ValueError) as why:

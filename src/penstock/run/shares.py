@@ -64,17 +64,19 @@ class Shares:
         if it is too large."""
         if not batch.num_rows:
             return
-        if keys is None:
-            keys = batch.column("key").to_pylist()
-        targets = self._targets(keys, shard, mark)
+        if shard is not None:
+            targets = [self.shard_for(None, shard)] * batch.num_rows
+        else:
+            targets = self._targets(keys or batch.column("key").to_pylist(), mark)
         yield from self._divided(batch, targets, whole=mark is not None)
 
     def _divided(
         self, batch: pa.RecordBatch, targets: Sequence[int], *, whole: bool
     ) -> Iterator[Share]:
         half = len(targets) // 2
-        if whole or not half or batch.nbytes <= COMMIT_BYTES_MAX:
-            appends = self._appends(batch, targets)
+        nbytes = batch.nbytes
+        if whole or not half or nbytes <= COMMIT_BYTES_MAX:
+            appends = self._appends(batch, targets, nbytes)
             # Each shard's part has bytes of its own: together they may be more than the whole.
             nbytes = sum(append.batch.nbytes for append in appends)
             if whole or not half or nbytes <= COMMIT_BYTES_MAX:
@@ -83,11 +85,7 @@ class Shares:
         yield from self._divided(batch.slice(0, half), targets[:half], whole=False)
         yield from self._divided(batch.slice(half), targets[half:], whole=False)
 
-    def _targets(
-        self, keys: Sequence[bytes | None], shard: int | None, mark: Producer | None
-    ) -> list[int]:
-        if shard is not None:
-            return [self.shard_for(None, shard)] * len(keys)
+    def _targets(self, keys: Sequence[bytes | None], mark: Producer | None) -> list[int]:
         route = self._route
         if None not in keys:
             return [route(key) for key in keys]  # type: ignore[arg-type]
@@ -103,13 +101,18 @@ class Shares:
                 targets.append(route(key))
         return targets
 
-    def _appends(self, batch: pa.RecordBatch, targets: Sequence[int]) -> list[Append]:
+    def _appends(self, batch: pa.RecordBatch, targets: Sequence[int], nbytes: int) -> list[Append]:
         rows: dict[int, list[int]] = {target: [] for target in dict.fromkeys(targets)}
         if len(rows) == 1:
-            return [Append(self._info, targets[0], Batch(arrow=batch))]
+            return [Append(self._info, targets[0], Batch(arrow=batch, nbytes=nbytes))]
         for row, target in enumerate(targets):
             rows[target].append(row)
-        return [
-            Append(self._info, target, Batch(arrow=batch.take(pa.array(chosen, pa.int32()))))
-            for target, chosen in rows.items()
-        ]
+        # Put into order once, then cut: a piece costs nothing.
+        order = itertools.chain.from_iterable(rows.values())
+        ordered = batch.take(pa.array(list(order), pa.int32()))
+        appends, start = [], 0
+        for target, chosen in rows.items():
+            part = ordered.slice(start, len(chosen))
+            appends.append(Append(self._info, target, Batch(arrow=part)))
+            start += len(chosen)
+        return appends

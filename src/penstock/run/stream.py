@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -283,12 +284,14 @@ class Stream:
 
     def _ids(self, share: Share, places: Sequence[Place]) -> list[RecordId]:
         """The ids of a share's records, in the order in which they were given."""
-        name = self.name
-        if len(places) == 1:
-            shard, base = places[0]
-            return [RecordId(name, shard, base + row) for row in range(len(share.targets))]
         following = {place.shard: itertools.count(place.base) for place in places}
-        return [RecordId(name, target, next(following[target])) for target in share.targets]
+        offsets = [next(following[target]) for target in share.targets]
+        fields = zip(itertools.repeat(self.name), share.targets, offsets, strict=False)
+        return list(map(_record_id, fields))
+
+
+_record_id = partial(tuple.__new__, RecordId)
+"""`RecordId` of a tuple, without a Python frame for each."""
 
 
 def producer_mark(producer: str | None, producer_seq: int | None) -> Producer | None:

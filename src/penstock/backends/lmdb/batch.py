@@ -214,7 +214,7 @@ def _opened(head: Header, payload: memoryview, stream: str) -> Batch:
 def _opened_rows(payload: memoryview) -> list[Row]:
     try:
         return list(map(Row._make, _decode_rows(payload)))
-    except (msgspec.DecodeError, RecursionError) as why:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as why:
         raise Unreadable(f"its rows cannot be decoded ({why})") from None
 
 
@@ -227,7 +227,7 @@ def _opened_columns(head: Header, payload: memoryview) -> list[pa.Array]:
         if stored.num_rows != head.records:
             raise Unreadable(f"{stored.num_rows} records where {head.records} should be")
         stored.validate(full=True)
-    except (pa.ArrowException, OSError, ValueError, MemoryError) as why:
+    except (pa.ArrowException, OSError, EOFError, ValueError, MemoryError) as why:
         raise Unreadable(f"its columns cannot be decoded ({why})") from None
     columns = iter(stored.columns)
     opened = [

@@ -168,7 +168,7 @@ class Environment:
                 return None
             try:
                 identity = msgspec.msgpack.decode(found, type=Identity)
-            except msgspec.DecodeError as why:
+            except (msgspec.DecodeError, UnicodeDecodeError) as why:
                 raise BadStored(f"{self.directory}: the hub's identity is damaged: {why}") from None
             return identity
 
