@@ -11,8 +11,6 @@ import msgspec
 import pytest
 
 import lmdb
-from golden import make
-from golden.make import BASE, GROUP, MANY_ROWS, ODD_ROWS, ORDERS, PLAIN_ROWS, SHARD, STORE
 from penstock.backends.lmdb import batch as batches
 from penstock.backends.lmdb import rows
 from penstock.backends.lmdb.backend import LmdbBackend
@@ -24,6 +22,8 @@ from penstock.core.model import Bounds, StreamInfo, even_shards
 from penstock.core.ports import Append, Place, Producer, Versioned
 from penstock.core.transaction import Checkpoint, state_entry
 from penstock.testing.contracts.subject import plain, read_rows
+from tests.golden import make
+from tests.golden.make import BASE, GROUP, MANY_ROWS, ODD_ROWS, ORDERS, PLAIN_ROWS, SHARD, STORE
 
 BATCHES = pytest.mark.parametrize(
     ("file", "expected"),

@@ -15,7 +15,7 @@ from penstock.core.batch import (
     Batch,
     Row,
     arrow_of,
-    keyed_arrow,
+    keyed_batch,
     read_schema,
 )
 from penstock.core.errors import BadRecord
@@ -135,16 +135,16 @@ def test_records_of_key_and_data_are_the_same_by_the_short_way(
     pairs: list[tuple[bytes | None, bytes | None]],
 ) -> None:
     keys, data = [key for key, _ in pairs], [value for _, value in pairs]
-    short = keyed_arrow(keys, data, 1_490_855_872_363)
+    short = keyed_batch(keys, data, 1_490_855_872_363)
     rows = [Row(key, value, 1_490_855_872_363) for key, value in pairs]
-    assert short.equals(arrow_of(rows))
-    short.validate(full=True)
+    assert short.columns.equals(arrow_of(rows))
+    short.columns.validate(full=True)
 
 
 def test_by_the_short_way_too_a_record_has_its_limit() -> None:
     with pytest.raises(BadRecord, match=r"a record of 4\.0 MiB"):
-        keyed_arrow([b"k", b"k"], [b"", b"x" * RECORD_BYTES_MAX], 0)
-    largest = keyed_arrow([b"k"], [b"x" * (RECORD_BYTES_MAX - 1)], 0)
+        keyed_batch([b"k", b"k"], [b"", b"x" * RECORD_BYTES_MAX], 0)
+    largest = keyed_batch([b"k"], [b"x" * (RECORD_BYTES_MAX - 1)], 0)
     assert len(largest) == 1
 
 

@@ -22,10 +22,10 @@ NOW_MS = 1_490_855_872_363
 
 
 def _rows(batch: pa.RecordBatch | pa.Table) -> list[Row]:
-    taken = conformed(batch, NOW_MS)
-    assert taken.schema == SCHEMA
-    taken.validate(full=True)
-    return list(Batch(arrow=taken).rows)
+    taken = conformed(batch, NOW_MS).columns
+    assert taken.columns.schema == SCHEMA
+    taken.columns.validate(full=True)
+    return list(taken.rows)
 
 
 def _batch(**columns: Any) -> pa.RecordBatch:
@@ -111,13 +111,13 @@ def test_times_are_cut_to_whole_milliseconds() -> None:
         batch = _batch(
             timestamp=pa.array(times, pa.timestamp("us", "UTC")).cast(pa.timestamp(unit, "UTC"))
         )
-        column = conformed(batch, NOW_MS).column("timestamp")
+        column = conformed(batch, NOW_MS).columns.column("timestamp")
         assert [time.microsecond for time in column.to_pylist()] == [1_000, 2_000]
 
 
 def test_times_already_whole_are_not_copied() -> None:
     batch = arrow_of([Row(b"k", b"v", 5)] * 20)
-    taken = conformed(batch, NOW_MS)
+    taken = conformed(batch, NOW_MS).columns
     assert taken.column("timestamp").buffers()[1].address == (
         batch.column("timestamp").buffers()[1].address
     )
@@ -130,7 +130,7 @@ def _timestamps(*ms: int) -> pa.Array:
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"timestamp": _timestamps(0, -1)}, "column 'timestamp' goes from -1000 to 0: 0 to"),
+        ({"timestamp": _timestamps(0, -1)}, "column 'timestamp' goes from -1 to 0 ms: 0 to"),
         ({"timestamp": _timestamps(0, TIMESTAMP_MS_MAX + 1)}, "column 'timestamp' goes from 0 to"),
         ({"timestamp": pa.array([1, 2])}, "column 'timestamp' is int64: give it a timestamp type"),
         ({"timestamp": pa.array(["x", "y"])}, "a batch that does not fit"),
@@ -157,31 +157,31 @@ def _timestamps(*ms: int) -> pa.Array:
 )  # fmt: skip
 def test_what_does_not_fit_is_refused(columns: dict[str, pa.Array], message: str) -> None:
     with pytest.raises(BadRecord, match=message):
-        conformed(_batch(**columns), NOW_MS)
+        conformed(_batch(**columns), NOW_MS).columns
 
 
 def test_without_data_there_is_nothing_to_append() -> None:
     with pytest.raises(BadRecord, match="'data' is needed"):
-        conformed(pa.record_batch({"key": [b"k"]}), NOW_MS)
+        conformed(pa.record_batch({"key": [b"k"]}), NOW_MS).columns
 
 
 def test_a_column_that_comes_twice_is_refused() -> None:
     twice = pa.RecordBatch.from_arrays([pa.array([b"a"]), pa.array([b"b"])], names=["data"] * 2)
     with pytest.raises(BadRecord, match="each may come once"):
-        conformed(twice, NOW_MS)
+        conformed(twice, NOW_MS).columns
 
 
 @pytest.mark.parametrize("thing", [None, [b"a"], {"data": [b"a"]}, b"a"])
 def test_what_is_no_batch_is_refused(thing: Any) -> None:
     with pytest.raises(BadRecord, match="takes a pyarrow RecordBatch or Table, not"):
-        conformed(thing, NOW_MS)
+        conformed(thing, NOW_MS).columns
 
 
 def test_text_that_is_no_utf_8_is_refused() -> None:
     raw = pa.array([b"\xff", b"\xff"], pa.binary()).buffers()
     text = pa.Array.from_buffers(pa.string(), 2, raw)
     with pytest.raises(BadRecord, match="a batch that does not fit"):
-        conformed(_batch(key=text), NOW_MS)
+        conformed(_batch(key=text), NOW_MS).columns
 
 
 def test_a_record_over_the_limit_is_found_wherever_its_bytes_are() -> None:
@@ -200,4 +200,4 @@ def test_a_record_over_the_limit_is_found_wherever_its_bytes_are() -> None:
         larger = row._replace(trace=(row.trace or b"") + b"x")
         for rows in ([larger], [small, larger, small]):
             with pytest.raises(BadRecord, match=r"a record of 4\.0 MiB: the most is 4\.0 MiB"):
-                conformed(arrow_of(rows), NOW_MS)
+                conformed(arrow_of(rows), NOW_MS).columns

@@ -66,6 +66,14 @@ def test_md5_range_chooses_the_shard_whose_range_holds_the_hash(key: bytes, coun
     assert shards[chosen].begin <= md5_hash(key) < shards[chosen].end
 
 
+@given(st.binary())
+def test_md5_range_is_exact_at_the_edge_of_a_range(key: bytes) -> None:
+    value = md5_hash(key)
+    for edge, chosen in ((value, 1), (value + 1, 0)):
+        shards = (Shard(0, 0, edge), Shard(1, edge, HASH_END))
+        assert router("md5-range", shards)(key) == chosen
+
+
 @pytest.mark.parametrize("count", range(1, 65))
 def test_every_hash_has_exactly_one_shard(count: int) -> None:
     shards = even_shards(count)

@@ -66,7 +66,7 @@ def key_of(count: int) -> bytes:
 
 def sealed(some: list[Row]) -> bytes:
     """The batch as it is stored."""
-    return batches.sealed(batches.encode(Batch(rows=some)), STORE, key_of(len(some)), BASE)
+    return bytes(batches.sealed(batches.encode(Batch(rows=some)), STORE, key_of(len(some)), BASE))
 
 
 def made_hub(directory: Path) -> None:

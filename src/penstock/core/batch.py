@@ -13,6 +13,7 @@ from itertools import accumulate, repeat
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.core.errors import BadRecord
 from penstock.core.model import Header, Record
@@ -188,6 +189,29 @@ class Batch:
         return pa.RecordBatch.from_arrays(self._arrow.columns[: len(SCHEMA)], schema=SCHEMA)
 
     @cached_property
+    def times_ms(self) -> tuple[int, int]:
+        """The earliest and the latest timestamp."""
+        if self._rows is not None:
+            return min(self.timestamps), max(self.timestamps)
+        earliest, latest = extremes(self._arrow.column(_TIMESTAMP).view(pa.int64()))
+        return earliest // 1000, latest // 1000
+
+    @cached_property
+    def telling(self) -> int:
+        """Bit *i* is set if column *i* holds more than its default in some record."""
+        key, data, timestamp, sequence, flags, headers, trace = self.columns.columns
+        found = (
+            key.null_count < len(key),
+            data.null_count < len(data),
+            len(timestamp) > 0,
+            not _all_zero(sequence),
+            not _all_zero(flags),
+            len(headers.values) > 0 and len(headers.flatten()) > 0,
+            trace.null_count < len(trace),
+        )
+        return sum(1 << i for i, more in enumerate(found) if more)
+
+    @cached_property
     def rows(self) -> Sequence[Row]:
         """The records as plain rows."""
         if self._rows is not None:
@@ -240,6 +264,20 @@ def read_schema(stream: str, shard: int) -> pa.Schema:
     return SCHEMA.append(OFFSET_FIELD).with_metadata(place)
 
 
+def _all_zero(column: pa.Array) -> bool:
+    """True for a column of integers that are all 0."""
+    width = column.type.bit_width // 8
+    start, nbytes = column.offset * width, len(column) * width
+    values = memoryview(column.buffers()[1])[start : start + nbytes]
+    return bool(bytes(values).count(0) == nbytes)
+
+
+def extremes(column: pa.Array) -> tuple[int, int]:
+    """The lowest and the highest of some integers."""
+    found = pc.min_max(column).as_py()
+    return found["min"], found["max"]
+
+
 def placed(
     columns: Sequence[pa.Array], stream: str, shard: int, offsets: Sequence[int]
 ) -> pa.RecordBatch:
@@ -255,9 +293,7 @@ def default_column(column: int, count: int) -> pa.Array:
     return _default_array(column, count)
 
 
-def keyed_arrow(
-    keys: Sequence[bytes | None], data: Sequence[bytes | None], now_ms: int
-) -> pa.RecordBatch:
+def keyed_batch(keys: Sequence[bytes | None], data: Sequence[bytes | None], now_ms: int) -> Batch:
     """Records with a key and data and nothing else; no Python object per record."""
     count = len(keys)
     times = pa.repeat(pa.scalar(now_ms * 1000, pa.int64()), count).view(SCHEMA.field(2).type)
@@ -271,7 +307,7 @@ def keyed_arrow(
         for key, value in zip(keys, data, strict=True):
             Row(key, value, now_ms).checked()
     columns += [default_column(i, count) for i in range(3, len(SCHEMA))]
-    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+    return Batch(arrow=pa.RecordBatch.from_arrays(columns, schema=SCHEMA))
 
 
 def arrow_of(rows: Sequence[Row]) -> pa.RecordBatch:
@@ -305,6 +341,7 @@ def _offsets_array(offsets: Sequence[int]) -> pa.Array:
     return pa.array(offsets, pa.int64())
 
 
+_TIMESTAMP = SCHEMA.get_field_index("timestamp")
 _HEADERS = SCHEMA.get_field_index("headers")
 _DEFAULT_ROWS = 4096
 

@@ -14,7 +14,9 @@ from penstock.core.batch import (
     RECORD_BYTES_MAX,
     SCHEMA,
     SEQUENCE_MAX,
+    Batch,
     default_column,
+    extremes,
 )
 from penstock.core.errors import BadRecord
 from penstock.core.quantities import TIMESTAMP_MS_MAX, shown_size
@@ -23,7 +25,7 @@ _IGNORED = {"offset"}
 """A batch that was read may be appended elsewhere as it is."""
 
 
-def conformed(batch: pa.RecordBatch | pa.Table, now_ms: int) -> pa.RecordBatch:
+def conformed(batch: pa.RecordBatch | pa.Table, now_ms: int) -> Batch:
     """The batch in `SCHEMA`, every value in range, or `BadRecord`."""
     if isinstance(batch, pa.Table):
         batch = batch.combine_chunks()
@@ -46,9 +48,10 @@ def conformed(batch: pa.RecordBatch | pa.Table, now_ms: int) -> pa.RecordBatch:
         batch = _whole_ms(batch)
     except (pa.ArrowException, ValueError) as why:
         raise BadRecord(f"a batch that does not fit: {why}") from None
-    if batch.num_rows:
-        _check_ranges(batch)
-    return batch
+    taken = Batch(arrow=batch)
+    if len(taken):
+        _check_ranges(taken)
+    return taken
 
 
 def _check_names(names: list[str]) -> None:
@@ -102,27 +105,30 @@ def _whole_ms(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch
 
 
-def _check_ranges(batch: pa.RecordBatch) -> None:
+def _check_ranges(taken: Batch) -> None:
+    batch = taken.columns
+    for i, field in enumerate(SCHEMA):
+        if not field.nullable and batch.column(i).null_count:
+            raise BadRecord(f"column {field.name!r} has missing values")
+    earliest, latest = taken.times_ms
+    if earliest < 0 or latest > TIMESTAMP_MS_MAX:
+        most = TIMESTAMP_MS_MAX
+        raise BadRecord(f"column 'timestamp' goes from {earliest} to {latest} ms: 0 to {most}")
     for name, most in _MOST.items():
-        column = batch.column(name)
-        if column.null_count:
-            raise BadRecord(f"column {name!r} has missing values")
-        found = pc.min_max(column.view(pa.int64()) if name == "timestamp" else column)
-        lowest, highest = found["min"].as_py(), found["max"].as_py()
-        if lowest < 0 or highest > most:
-            raise BadRecord(f"column {name!r} goes from {lowest} to {highest}: 0 to {most}")
-    headers = batch.column("headers")
-    if headers.null_count:
-        raise BadRecord("column 'headers' has missing values")
-    if len(headers.values):
-        named = headers.flatten()
+        at = SCHEMA.get_field_index(name)
+        if taken.telling >> at & 1:
+            lowest, highest = extremes(batch.column(at))
+            if lowest < 0 or highest > most:
+                raise BadRecord(f"column {name!r} goes from {lowest} to {highest}: 0 to {most}")
+    if taken.telling >> SCHEMA.get_field_index("headers") & 1:
+        named = batch.column("headers").flatten()
         if named.null_count or named.field("name").null_count:
             raise BadRecord("column 'headers' holds a header without a name")
     if batch.get_total_buffer_size() > RECORD_BYTES_MAX:
         _check_record_bytes(batch)
 
 
-_MOST = {"timestamp": TIMESTAMP_MS_MAX * 1000, "sequence": SEQUENCE_MAX, "flags": FLAGS_MAX}
+_MOST = {"sequence": SEQUENCE_MAX, "flags": FLAGS_MAX}
 
 
 def _check_record_bytes(batch: pa.RecordBatch) -> None:

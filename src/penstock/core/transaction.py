@@ -15,6 +15,7 @@ from penstock.core import keys
 from penstock.core.errors import BadSetting, Fenced, SequenceForgotten, ShardClosed
 from penstock.core.model import Slice, StreamInfo
 from penstock.core.ports import ABSENT, Grant, Place, Producer, Versioned
+from penstock.core.reading import check_commit_bytes
 
 PRODUCER_SEQS_REMEMBERED = 64
 """How many of a producer's last appends to a stream can be repeated safely."""
@@ -92,11 +93,10 @@ def transact(
 def check_puts(checks: Mapping[bytes, int], puts: Mapping[bytes, bytes | None]) -> None:
     """Refuse keys and values out of bounds before any lock is taken."""
     for key in (*checks, *puts):
-        if not 0 < len(key) <= keys.KEY_BYTES_MAX:
-            raise BadSetting(f"a store key of {len(key)} bytes: 1 to {keys.KEY_BYTES_MAX}")
+        if not isinstance(key, bytes) or not 0 < len(key) <= keys.KEY_BYTES_MAX:
+            raise BadSetting(f"a store key of {_shown(key)}: 1 to {keys.KEY_BYTES_MAX} bytes")
     for value in puts.values():
-        if value is not None and len(value) > VALUE_BYTES_MAX:
-            raise BadSetting(f"a stored value of {len(value)} bytes: at most {VALUE_BYTES_MAX}")
+        _check_value(value)
 
 
 def commit(
@@ -108,6 +108,10 @@ def commit(
     state: Mapping[bytes, bytes | None],
     story: bytes,
 ) -> list[Place]:
+    values = (*state, *state.values(), story)
+    for value in values:
+        _check_value(value)
+    check_commit_bytes(sum(len(value or b"") for value in values))
     group, stream_id, shard = grant.group, grant.stream.id, grant.shard
     epoch = tx.get(keys.epoch_key(group, stream_id, shard))
     checkpoint_key = keys.checkpoint_key(group, stream_id, shard)
@@ -139,6 +143,15 @@ def state_entry(row: bytes) -> tuple[bytes, bytes]:
     """A stored state row as the name and value that were committed."""
     split = 4 + int.from_bytes(row[:4], "big")
     return row[4:split], row[split:]
+
+
+def _check_value(value: object) -> None:
+    if value is not None and not (isinstance(value, bytes) and len(value) <= VALUE_BYTES_MAX):
+        raise BadSetting(f"a stored value of {_shown(value)}: at most {VALUE_BYTES_MAX} bytes")
+
+
+def _shown(value: object) -> str:
+    return f"{len(value)} bytes" if isinstance(value, bytes) else type(value).__name__
 
 
 class _Unseen(NamedTuple):

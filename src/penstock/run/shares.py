@@ -53,7 +53,7 @@ class Shares:
 
     def of(
         self,
-        batch: pa.RecordBatch,
+        batch: Batch,
         keys: Sequence[bytes | None] | None = None,
         shard: int | None = None,
         mark: Producer | None = None,
@@ -62,28 +62,33 @@ class Shares:
 
         A producer's append stays whole, as its number stands for all of it: the backend refuses it
         if it is too large."""
-        if not batch.num_rows:
+        if not len(batch):
             return
+        whole = mark is not None
         if shard is not None:
-            targets = [self.shard_for(None, shard)] * batch.num_rows
-        else:
-            targets = self._targets(keys or batch.column("key").to_pylist(), mark)
-        yield from self._divided(batch, targets, whole=mark is not None)
+            target = self.shard_for(None, shard)
+            yield from self._divided(batch, [target] * len(batch), {target}, whole=whole)
+            return
+        targets = self._targets(keys or batch.keys, mark)
+        yield from self._divided(batch, targets, set(targets), whole=whole)
 
     def _divided(
-        self, batch: pa.RecordBatch, targets: Sequence[int], *, whole: bool
+        self, batch: Batch, targets: Sequence[int], shards: set[int], *, whole: bool
     ) -> Iterator[Share]:
         half = len(targets) // 2
-        nbytes = batch.nbytes
-        if whole or not half or nbytes <= COMMIT_BYTES_MAX:
-            appends = self._appends(batch, targets, nbytes)
+        if whole or not half or batch.nbytes <= COMMIT_BYTES_MAX:
+            appends = (
+                [Append(self._info, targets[0], batch)]
+                if len(shards) == 1
+                else self._by_shard(batch, targets)
+            )
             # Each shard's part has bytes of its own: together they may be more than the whole.
             nbytes = sum(append.batch.nbytes for append in appends)
             if whole or not half or nbytes <= COMMIT_BYTES_MAX:
                 yield Share(appends, targets)
                 return
-        yield from self._divided(batch.slice(0, half), targets[:half], whole=False)
-        yield from self._divided(batch.slice(half), targets[half:], whole=False)
+        yield from self._divided(batch.part(0, half), targets[:half], shards, whole=False)
+        yield from self._divided(batch.part(half, len(batch)), targets[half:], shards, whole=False)
 
     def _targets(self, keys: Sequence[bytes | None], mark: Producer | None) -> list[int]:
         route = self._route
@@ -101,15 +106,13 @@ class Shares:
                 targets.append(route(key))
         return targets
 
-    def _appends(self, batch: pa.RecordBatch, targets: Sequence[int], nbytes: int) -> list[Append]:
+    def _by_shard(self, batch: Batch, targets: Sequence[int]) -> list[Append]:
         rows: dict[int, list[int]] = {target: [] for target in dict.fromkeys(targets)}
-        if len(rows) == 1:
-            return [Append(self._info, targets[0], Batch(arrow=batch, nbytes=nbytes))]
         for row, target in enumerate(targets):
             rows[target].append(row)
         # Put into order once, then cut: a piece costs nothing.
         order = itertools.chain.from_iterable(rows.values())
-        ordered = batch.take(pa.array(list(order), pa.int32()))
+        ordered = batch.columns.take(pa.array(list(order), pa.int32()))
         appends, start = [], 0
         for target, chosen in rows.items():
             part = ordered.slice(start, len(chosen))

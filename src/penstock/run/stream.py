@@ -13,7 +13,7 @@ import pyarrow as pa
 from penstock.core.batch import (
     COMMIT_BYTES_MAX,
     Batch,
-    keyed_arrow,
+    keyed_batch,
     read_schema,
 )
 from penstock.core.conform import conformed
@@ -102,7 +102,7 @@ class Stream:
         keys, data = encoded_pairs(self._codec, pairs)
         ids: list[RecordId] = []
         if keys:
-            for share in self._shares.of(keyed_arrow(keys, data, now_ms()), keys, shard, mark):
+            for share in self._shares.of(keyed_batch(keys, data, now_ms()), keys, shard, mark):
                 ids += self._ids(share, self._append_all(share.appends, mark))
         return ids
 

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Sequence
 from functools import cache
 from typing import Annotated, NamedTuple
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.core.batch import (
     FLAGS_MAX,
@@ -91,7 +89,8 @@ class Encoded(NamedTuple):
     records: int
     earliest_ms: int
     latest_ms: int
-    payload: bytes
+    value: memoryview
+    """Room for the header, then the payload."""
     crc: int
     """Of the payload, so that only the header is left to do under the write lock."""
 
@@ -118,26 +117,21 @@ class Header(NamedTuple):
 
 def encode(batch: Batch) -> Encoded:
     if len(batch) <= ROWS_MAX:
-        times: Sequence[int] = batch.timestamps
-        payload = _encode_rows(batch.rows)
-        return Encoded(
-            KIND_ROWS,
-            _ALL_COLUMNS,
-            len(batch),
-            min(times),
-            max(times),
-            payload,
-            zlib.crc32(payload),
-        )
-    columns = _stored_columns(batch.columns)
+        return _encoded(batch, KIND_ROWS, _ALL_COLUMNS, _encode_rows(batch.rows))
+    columns = batch.telling | _ALWAYS_STORED
     stored = batch.columns.select([i for i in range(len(SCHEMA)) if columns >> i & 1])
-    payload = stored.serialize().to_pybytes()
-    earliest, latest = _extremes_ms(batch.columns.column("timestamp"))
-    return Encoded(KIND_ARROW, columns, len(batch), earliest, latest, payload, zlib.crc32(payload))
+    return _encoded(batch, KIND_ARROW, columns, stored.serialize())
 
 
-def sealed(encoded: Encoded, store: bytes, key: bytes, base: int) -> bytes:
-    """The value to store under the key."""
+def _encoded(batch: Batch, kind: int, columns: int, payload: bytes | pa.Buffer) -> Encoded:
+    # In memory of Arrow's pool: fresh pages for each batch would cost more than the copy.
+    value = memoryview(pa.allocate_buffer(HEADER.size + len(payload))).cast("B")
+    value[HEADER.size :] = memoryview(payload).cast("B")
+    return Encoded(kind, columns, len(batch), *batch.times_ms, value, zlib.crc32(payload))
+
+
+def sealed(encoded: Encoded, store: bytes, key: bytes, base: int) -> memoryview:
+    """The value to store under the key: its header is written in place."""
     stream, shard, _ = place_of(key)
     head = HEADER.pack(
         MAGIC,
@@ -149,13 +143,14 @@ def sealed(encoded: Encoded, store: bytes, key: bytes, base: int) -> bytes:
         shard,
         base,
         encoded.records,
-        len(encoded.payload),
+        len(encoded.value) - HEADER.size,
         encoded.earliest_ms,
         encoded.latest_ms,
         0,
     )[:-4]
     crc = zlib.crc32(key, zlib.crc32(head, encoded.crc))
-    return b"".join((head, crc.to_bytes(4, "little"), encoded.payload))
+    encoded.value[: HEADER.size] = head + crc.to_bytes(4, "little")
+    return encoded.value
 
 
 class Unreadable(Exception):
@@ -242,30 +237,6 @@ def _opened_columns(head: Header, payload: memoryview) -> list[pa.Array]:
 @cache
 def _stored_schema(columns: int) -> pa.Schema:
     return pa.schema([field for i, field in enumerate(SCHEMA) if columns >> i & 1])
-
-
-def _stored_columns(batch: pa.RecordBatch) -> int:
-    """The columns that hold more than their default."""
-    key, _, _, sequence, flags, headers, trace = batch.columns
-    columns: int = _ALWAYS_STORED
-    columns |= (key.null_count < len(key)) << 0
-    columns |= (not _zeros(sequence)) << 3
-    columns |= (not _zeros(flags)) << 4
-    columns |= (len(headers.values) > 0 and len(headers.flatten()) > 0) << 5
-    columns |= (trace.null_count < len(trace)) << 6
-    return columns
-
-
-def _zeros(column: pa.Array) -> bool:
-    width = column.type.bit_width // 8
-    start, nbytes = column.offset * width, len(column) * width
-    values = memoryview(column.buffers()[1])[start : start + nbytes]
-    return bytes(values).count(0) == nbytes
-
-
-def _extremes_ms(timestamps: pa.Array) -> tuple[int, int]:
-    found = pc.min_max(timestamps.view(pa.int64()))
-    return found["min"].as_py() // 1000, found["max"].as_py() // 1000
 
 
 def _likely_base(value: bytes | memoryview, end: int) -> int:

@@ -2,8 +2,8 @@
 them.
 
 A commit writes the page that its number's last bit names, so the two always hold neighbouring
-numbers, the even one first. A single flipped bit in a number breaks that; without the check the
-older page would win and the newest commit would silently be gone.
+numbers, the even one first. Where a flipped bit breaks that, the older page would win and the
+newest commit would silently be gone; what it leaves standing, `structure` finds.
 """
 
 from __future__ import annotations

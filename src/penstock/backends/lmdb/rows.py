@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import struct
 import zlib
-from functools import cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -143,14 +142,15 @@ def packed(value: msgspec.Struct | int) -> bytes:
 
 def unpacked(key: bytes, row: bytes | memoryview, kind: type[T]) -> T:
     try:
-        return _decoder(kind).decode(opened_row(key, row).value)
-    except (msgspec.DecodeError, UnicodeDecodeError) as why:
+        found: T = _decoders[kind].decode(opened_row(key, row).value)
+    except msgspec.DecodeError as why:
         raise BadStored(f"damaged row {bytes(key).hex()}: {why}") from None
+    return found
 
 
-@cache
-def _decoder(kind: type[T]) -> msgspec.msgpack.Decoder[T]:
-    return msgspec.msgpack.Decoder(kind)
+_decoders: dict[type, Any] = {
+    kind: msgspec.msgpack.Decoder(kind) for kind in (int, StreamRow, ShardRow)
+}
 
 
 def ranged(cursor: Any, prefix: bytes) -> Any:

@@ -65,14 +65,38 @@ def check(data: Path, transaction: int) -> bool:
     The caller holds a read transaction of that number, so that no page of it changes meanwhile."""
     file = os.open(data, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        head = os.pread(file, HEAD_BYTES, 0)
-        for meta in metas(head):
+        both = metas(os.pread(file, HEAD_BYTES, 0))
+        try:
+            for meta in both:
+                if meta is not None:
+                    _check_number(file, meta)
+        except Unsound:
+            if metas(os.pread(file, HEAD_BYTES, 0)) != both:  # others have committed meanwhile
+                return False
+            raise
+        for meta in both:
             if meta is not None and meta.transaction == transaction:
                 _Walk(file, meta).run()
                 return True
         return False
     finally:
         os.close(file)
+
+
+def _check_number(file: int, meta: Meta) -> None:
+    """Every commit but the first frees pages and lists them under its own number, as the last list.
+
+    An index page that says another number would hide the newest commit, or be taken for it."""
+    number, page = meta.free.root, b""
+    nodes: list[_Node] = []
+    for depth in range(min(meta.free.depth, _DEPTH_MAX)):
+        if depth:
+            number = nodes[-1].nbytes | nodes[-1].flags << 32
+        page = os.pread(file, meta.page_bytes, min(number, meta.last_page) * meta.page_bytes)
+        nodes = _nodes(page, number, depth == meta.free.depth - 1)
+    last = int.from_bytes(nodes[-1].key, "little") if nodes else 0
+    if last != meta.transaction and meta.transaction > 1:
+        raise Unsound(f"the index page of transaction {meta.transaction} belongs to {last}")
 
 
 class _Walk:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
 from penstock.core import keys
 from penstock.core.batch import COMMIT_BYTES_MAX, Batch, Row, arrow_of
-from penstock.core.errors import BadRecord, Fenced, UnknownStream
+from penstock.core.errors import BadRecord, BadSetting, Fenced, UnknownStream
 from penstock.core.model import Slice, StreamInfo
 from penstock.core.ports import Append, Backend, Commit, Grant, Place
-from penstock.core.transaction import Checkpoint, state_entry
+from penstock.core.transaction import VALUE_BYTES_MAX, Checkpoint, state_entry
 from penstock.testing.contracts.subject import (
     WAIT_S,
     Opening,
@@ -206,6 +206,27 @@ class CommitContract(Subject):
         with pytest.raises(BadRecord, match="in one commit"):
             scene.backend.commit(commit)
         assert scene.everything() == before
+
+    def test_state_and_story_have_limits(self, scene: Scene | None) -> None:
+        if scene is None:
+            return
+        before = scene.everything()
+        done = Slice("orders", 1, 0, 1)
+        large = b"x" * VALUE_BYTES_MAX
+        bad: list[dict[str, Any]] = [
+            {"state": {b"k": large + b"x"}},
+            {"state": {large + b"x": b""}},
+            {"state": {b"%d" % i: large for i in range(4)}},
+            {"state": {"text": b""}},
+            {"state": {b"k": "text"}},
+            {"story": large + b"x"},
+        ]
+        for parts in bad:
+            with pytest.raises((BadSetting, BadRecord), match="at most"):
+                scene.backend.commit(Commit(grant=scene.grant, done=done, **parts))
+        assert scene.everything() == before
+        scene.backend.commit(Commit(grant=scene.grant, done=done, state={b"k": large}))
+        assert scene.state() == {b"k": large}
 
     def test_groups_and_shards_have_checkpoints_of_their_own(self, scene: Scene | None) -> None:
         if scene is None:

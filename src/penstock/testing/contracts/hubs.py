@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import math
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -13,11 +14,13 @@ import pyarrow as pa
 import pytest
 
 from penstock.core.batch import COMMIT_BYTES_MAX, RECORD_BYTES_MAX, SCHEMA, read_schema
+from penstock.core.conform import conformed
 from penstock.core.errors import (
     BadName,
     BadRecord,
     BadSetting,
     BadValue,
+    Closed,
     OffsetOutOfRange,
     PenstockError,
     StreamExists,
@@ -32,7 +35,7 @@ from penstock.core.watermark import Watermark
 from penstock.run.hub import Hub
 from penstock.run.shares import SPREAD_RECORDS
 from penstock.run.stream import Stream
-from penstock.testing.contracts.subject import WAIT_S, Subject, lacks
+from penstock.testing.contracts.subject import WAIT_S, Opening, Subject, lacks
 
 
 class HubContract(Subject):
@@ -228,7 +231,8 @@ class HubContract(Subject):
 
     def test_much_is_several_commits_in_order(self, hub: Hub) -> None:
         stream = hub.create_stream("a", shards=3)
-        pairs = [(b"%d" % i + b"x" * 2_000, f"k{i % 50}") for i in range(5_000)]
+        route = router("md5-range", stream.info.shards)
+        pairs = [(b"%d" % i + b"x" * 2_000, f"k{i % 53}") for i in range(5_000)]
         ids = stream.append_many(pairs)
         batch = pa.record_batch(
             {"key": [key for _, key in pairs], "data": [data for data, _ in pairs]}
@@ -236,19 +240,32 @@ class HubContract(Subject):
         slices = stream.append_arrow(batch)
         assert len(slices) > stream.shards
         expected: dict[int, list[tuple[bytes, str]]] = {0: [], 1: [], 2: []}
-        for (data, key), record_id in zip(pairs, ids, strict=True):
-            expected[record_id.shard].append((data, key))
+        for data, key in pairs:
+            expected[route(key.encode())].append((data, key))
         for shard, own in expected.items():
-            found = [(record.data, record.key) for record in stream.read(shard)]
-            assert found == own + own
+            records = list(stream.read(shard))
+            assert [(record.data, record.key) for record in records] == own + own
+            assert [record.id for record in records[: len(own)]] == [
+                record_id for record_id in ids if record_id.shard == shard
+            ]
 
-    def test_what_just_fits_one_commit_fits_it_over_many_shards_too(self, hub: Hub) -> None:
-        stream = hub.create_stream("a", shards=500)
+    @pytest.mark.parametrize("spare", [0, 60, 3_000])
+    def test_what_just_fits_one_commit_fits_it_over_many_shards_too(
+        self, hub: Hub, spare: int
+    ) -> None:
+        stream = hub.create_stream("a", shards=100)
         keys = [f"key{i}" for i in range(500)]
-        data = b"x" * (COMMIT_BYTES_MAX // 500 - 46)
-        assert len(stream.append_many([(data, key) for key in keys])) == 500
-        batch = pa.record_batch({"key": keys, "data": [data] * 500})
-        assert sum(map(len, stream.append_arrow(batch))) == 500
+
+        def filled(last: int) -> pa.RecordBatch:
+            data = [b"x" * 8_000] * 499 + [b"x" * last]
+            return pa.record_batch({"key": keys, "data": data})
+
+        # What a shard's part costs by itself is not in the whole, which fits to the byte.
+        most = filled(COMMIT_BYTES_MAX - spare - conformed(filled(0), 0).nbytes)
+        assert conformed(most, 0).nbytes == COMMIT_BYTES_MAX - spare
+        assert sum(map(len, stream.append_arrow(most))) == 500
+        pairs = zip(most.column("data").to_pylist(), keys, strict=True)
+        assert len(stream.append_many(pairs)) == 500
 
     def test_a_bad_field_is_refused_with_an_error_of_ours(self, hub: Hub) -> None:
         stream = hub.create_stream("a", shards=1)
@@ -452,6 +469,23 @@ class HubContract(Subject):
             stream.append_many([(b"1", None), (b"2", None), (b"3", None)])
             records = reading.result(WAIT_S)
         assert [record.value for record in records] == [b"0", b"1", b"2"]
+
+    def test_a_following_read_ends_with_its_stream_or_its_hub(self, opening: Opening) -> None:
+        hub = Hub(opening())
+        ends: list[tuple[str, Callable[[], None], type[Exception]]] = [
+            ("a", lambda: hub.delete_stream("a"), UnknownStream),
+            ("b", hub.close, Closed),
+        ]
+        for name, end, error in ends:
+            stream = hub.create_stream(name, shards=1)
+            stream.append(b"0")
+            following = stream.read(0, follow=True)
+            assert next(following).value == b"0"
+            with ThreadPoolExecutor(1) as threads:
+                waiting = threads.submit(next, following)
+                end()
+                with pytest.raises(error):
+                    waiting.result(WAIT_S)
 
     def test_a_reader_overtaken_by_a_trim_is_told(self, hub: Hub, backend: Backend) -> None:
         stream = hub.create_stream("a", shards=1)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.core.batch import COMMIT_BYTES_MAX, SCHEMA, SEQUENCE_MAX, Batch, Row, arrow_of
-from penstock.core.errors import BadRecord, OffsetOutOfRange, SequenceForgotten
+from penstock.core.errors import BadRecord, OffsetOutOfRange, SequenceForgotten, UnknownStream
 from penstock.core.model import Bounds, StreamInfo
 from penstock.core.ports import Append, Backend, Place, Producer
 from penstock.core.quantities import TIMESTAMP_MS_MAX
@@ -174,6 +174,26 @@ class RecordsContract(Subject):
         }
         assert all(own == sorted(own) for own in offsets)
         assert read_rows(backend, stream) == expected
+
+    def test_a_refused_append_does_not_touch_those_of_the_same_moment(
+        self, backend: Backend
+    ) -> None:
+        stream, gone = made(backend, "a"), made(backend, "gone")
+        backend.delete_stream("gone")
+
+        def write(thread: int) -> int:
+            written = 0
+            for _ in range(15):
+                try:
+                    appended(backend, gone if thread % 2 else stream, Batch(rows=some_rows(1)))
+                except UnknownStream:
+                    continue
+                written += 1
+            return written
+
+        with ThreadPoolExecutor(6) as threads:
+            assert list(threads.map(write, range(6), timeout=WAIT_S)) == [15, 0] * 3
+        assert len(read_rows(backend, stream)) == 45
 
     def test_more_than_one_commit_can_hold_is_refused_whole(self, backend: Backend) -> None:
         stream = made(backend)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -144,15 +145,21 @@ class StoreContract(Subject):
         assert store.transact({longest: ABSENT}, {longest: largest})
         before = list(store.scan(b""))
         assert [found.value for _, found in before] == [largest]
-        key_refused = r"a store key of (0|65) bytes: 1 to 64"
+        key_refused = r"a store key of (0|65) bytes: 1 to 64 bytes"
         for key in (b"", longest + b"k"):
             with pytest.raises(BadSetting, match=key_refused):
                 store.transact({}, {b"a": b"", key: b""})
             with pytest.raises(BadSetting, match=key_refused):
                 store.transact({key: ABSENT}, {b"a": b""})
             assert store.get(key) is None
-        with pytest.raises(BadSetting, match="a stored value of 1048577 bytes: at most 1048576"):
+        with pytest.raises(
+            BadSetting, match="a stored value of 1048577 bytes: at most 1048576 bytes"
+        ):
             store.transact({}, {b"a": b"", b"b": largest + b"v"})
+        bad: list[Any] = [{"k": b""}, {5: None}, {b"k": "text"}, {b"k": 5}]
+        for puts in bad:
+            with pytest.raises(BadSetting, match=r"of (str|int): "):
+                store.transact({}, {b"a": b"", **puts})
         assert list(store.scan(b"")) == before
 
     def test_writing_a_value_wakes_who_waits(self, store: Backend | None) -> None:

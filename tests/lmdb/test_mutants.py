@@ -1,0 +1,20 @@
+"""Mutated input: every decoder answers with a value or with an error of ours."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.testing.faults import fuzz
+from penstock.testing.faults.children import seed
+
+MUTANTS = 20_000
+
+
+@pytest.mark.parametrize("decoder", fuzz.DECODERS)
+@pytest.mark.slow
+def test_twenty_thousand_mutants_neither_crash_nor_hang_a_decoder(decoder: str) -> None:
+    found = fuzz.fuzz(decoder, MUTANTS)
+    print(f"seed {seed()}: {decoder}: {found}")
+    assert found.wrong == []
+    assert found.accepted + found.refused == MUTANTS
+    assert found.refused > MUTANTS / 10

@@ -1,0 +1,54 @@
+"""Power loss: no image of the disk lacks an acknowledged record."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from penstock.backends.lmdb.backend import LmdbBackend
+from penstock.testing.faults import power
+from penstock.testing.faults.children import seed
+
+APPENDS, IMAGES = 300, 10_000
+
+
+@pytest.fixture(autouse=True)
+def _strace() -> None:
+    assert shutil.which("strace"), "strace is needed to record what reaches the disk: install it"
+
+
+@pytest.mark.slow
+def test_ten_thousand_power_losses_lose_nothing_that_was_acknowledged() -> None:
+    outcome = power.survive(APPENDS, IMAGES)
+    print(f"seed {seed()}: {outcome.images} images in {outcome.seconds:.0f} s, {outcome.seen}")
+    assert outcome.bad == []
+    assert outcome.images == IMAGES
+    assert outcome.seen == {"whole": IMAGES}
+
+
+def test_the_power_checker_finds_a_hub_that_does_not_sync() -> None:
+    outcome = power.survive(60, 60, unsynced=True)
+    assert len(outcome.bad) > outcome.images / 2
+    assert any("ends at" in bad or "UnknownStream" in bad for bad in outcome.bad)
+
+
+def test_every_commit_is_flushed_before_its_index_page_is_written_through(tmp_path: Path) -> None:
+    recorded = power.trace(tmp_path / "hub", tmp_path, 20)
+    listed = list(power.events(recorded))
+    index = [i for i, e in enumerate(listed) if isinstance(e, power.Write) and e.synced]
+    assert len(index) >= 20
+    for at in index:
+        assert isinstance(listed[at - 1], power.Flush)
+    told = [i for i, e in enumerate(listed) if isinstance(e, power.Said) and e.what == "done"]
+    assert all(isinstance(listed[at - 1], power.Write) for at in told)
+
+
+def test_an_environment_is_opened_with_every_sync_and_without_a_writable_map(
+    tmp_path: Path,
+) -> None:
+    backend = LmdbBackend(tmp_path / "hub", maintain=False)
+    flags = backend._environment._env.flags()
+    backend.close()
+    assert (flags["sync"], flags["metasync"], flags["writemap"]) == (True, True, False)
