@@ -9,6 +9,7 @@ import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -93,6 +94,12 @@ def test_the_front_door_is_enough(tmp_path: Path) -> None:
         assert (record.id, record.key, record.value) == (placed, "ann", {"id": 1})
         with pytest.raises(BadValue):
             orders.append(object())
+
+
+@pytest.mark.parametrize("where", [None, 5, b"bytes", "", "kafka:somewhere", "s3://bucket"])
+def test_what_names_no_hub_is_refused(where: Any) -> None:
+    with pytest.raises(penstock.BadHub, match="name a directory, or memory:"):
+        penstock.open(where)
 
 
 def test_importing_it_loads_nothing_heavy() -> None:

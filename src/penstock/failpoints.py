@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import threading
 import time
 from collections.abc import Mapping
 
@@ -57,7 +58,8 @@ class _Armed:
             case "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
             case "stop":
-                os.kill(os.getpid(), signal.SIGSTOP)
+                # To this thread: sent to the process, the thread could run on before it stops.
+                signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
             case "sleep":
                 time.sleep(float(self._argument))
             case "eio":

@@ -22,7 +22,7 @@ NOW_MS = 1_490_855_872_363
 
 
 def _rows(batch: pa.RecordBatch | pa.Table) -> list[Row]:
-    taken = conformed(batch, NOW_MS).columns
+    taken = conformed(batch, NOW_MS)
     assert taken.columns.schema == SCHEMA
     taken.columns.validate(full=True)
     return list(taken.rows)
@@ -157,31 +157,31 @@ def _timestamps(*ms: int) -> pa.Array:
 )  # fmt: skip
 def test_what_does_not_fit_is_refused(columns: dict[str, pa.Array], message: str) -> None:
     with pytest.raises(BadRecord, match=message):
-        conformed(_batch(**columns), NOW_MS).columns
+        conformed(_batch(**columns), NOW_MS)
 
 
 def test_without_data_there_is_nothing_to_append() -> None:
     with pytest.raises(BadRecord, match="'data' is needed"):
-        conformed(pa.record_batch({"key": [b"k"]}), NOW_MS).columns
+        conformed(pa.record_batch({"key": [b"k"]}), NOW_MS)
 
 
 def test_a_column_that_comes_twice_is_refused() -> None:
     twice = pa.RecordBatch.from_arrays([pa.array([b"a"]), pa.array([b"b"])], names=["data"] * 2)
     with pytest.raises(BadRecord, match="each may come once"):
-        conformed(twice, NOW_MS).columns
+        conformed(twice, NOW_MS)
 
 
 @pytest.mark.parametrize("thing", [None, [b"a"], {"data": [b"a"]}, b"a"])
 def test_what_is_no_batch_is_refused(thing: Any) -> None:
     with pytest.raises(BadRecord, match="takes a pyarrow RecordBatch or Table, not"):
-        conformed(thing, NOW_MS).columns
+        conformed(thing, NOW_MS)
 
 
 def test_text_that_is_no_utf_8_is_refused() -> None:
     raw = pa.array([b"\xff", b"\xff"], pa.binary()).buffers()
     text = pa.Array.from_buffers(pa.string(), 2, raw)
     with pytest.raises(BadRecord, match="a batch that does not fit"):
-        conformed(_batch(key=text), NOW_MS).columns
+        conformed(_batch(key=text), NOW_MS)
 
 
 def test_a_record_over_the_limit_is_found_wherever_its_bytes_are() -> None:
@@ -200,4 +200,4 @@ def test_a_record_over_the_limit_is_found_wherever_its_bytes_are() -> None:
         larger = row._replace(trace=(row.trace or b"") + b"x")
         for rows in ([larger], [small, larger, small]):
             with pytest.raises(BadRecord, match=r"a record of 4\.0 MiB: the most is 4\.0 MiB"):
-                conformed(arrow_of(rows), NOW_MS).columns
+                conformed(arrow_of(rows), NOW_MS)

@@ -65,6 +65,12 @@ def test_what_is_no_record_id_is_refused(text: str) -> None:
         RecordId.parse(text)
 
 
+@pytest.mark.parametrize("thing", [None, 5, b"shop/orders:2+17"])
+def test_what_is_no_text_is_no_record_id(thing: Any) -> None:
+    with pytest.raises(BadRecordId):
+        RecordId.parse(thing)
+
+
 def test_a_record_id_with_a_bad_stream_name_says_what_is_wrong_with_it() -> None:
     with pytest.raises(BadName, match="at most one slash"):
         RecordId.parse("a/b/c:0+0")

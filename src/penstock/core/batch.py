@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache, cached_property, lru_cache
+from functools import cached_property, lru_cache
 from itertools import accumulate, repeat
 from typing import Any, NamedTuple
 
@@ -286,11 +286,17 @@ def placed(
     return pa.RecordBatch.from_arrays([*columns, _offsets_array(offsets)], schema=schema)
 
 
+@lru_cache(maxsize=1024)
 def default_column(column: int, count: int) -> pa.Array:
     """A column of `SCHEMA` whose records all hold its default: null, 0, or no headers."""
-    if count <= _DEFAULT_ROWS:
-        return _default_rows(column).slice(0, count)
-    return _default_array(column, count)
+    if count < _DEFAULT_ROWS:
+        return default_column(column, _DEFAULT_ROWS).slice(0, count)
+    kind = SCHEMA.field(column).type
+    if column == _HEADERS:
+        none = pa.array([], HEADERS_TYPE.value_type)
+        zeros = pa.repeat(pa.scalar(0, pa.int32()), count + 1)
+        return pa.ListArray.from_arrays(zeros, none).cast(kind)
+    return pa.nulls(count, kind) if kind == pa.binary() else pa.repeat(pa.scalar(0, kind), count)
 
 
 def keyed_batch(keys: Sequence[bytes | None], data: Sequence[bytes | None], now_ms: int) -> Batch:
@@ -344,18 +350,3 @@ def _offsets_array(offsets: Sequence[int]) -> pa.Array:
 _TIMESTAMP = SCHEMA.get_field_index("timestamp")
 _HEADERS = SCHEMA.get_field_index("headers")
 _DEFAULT_ROWS = 4096
-
-
-@cache
-def _default_rows(column: int) -> pa.Array:
-    return _default_array(column, _DEFAULT_ROWS)
-
-
-def _default_array(column: int, count: int) -> pa.Array:
-    kind = SCHEMA.field(column).type
-    if column == _HEADERS:
-        none = pa.array([], HEADERS_TYPE.value_type)
-        return pa.ListArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), count + 1), none).cast(
-            kind
-        )
-    return pa.nulls(count, kind) if kind == pa.binary() else pa.repeat(pa.scalar(0, kind), count)

@@ -56,10 +56,11 @@ class RecordId(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> RecordId:
-        found = _RECORD_ID.fullmatch(text)
+        found = _RECORD_ID.fullmatch(text) if isinstance(text, str) else None
         if found is None or int(found["offset"]) > OFFSET_MAX:
             raise BadRecordId(
-                f"bad record id {text[:300]!r}: write stream:shard+offset, as in shop/orders:2+17"
+                f"bad record id {str(text)[:300]!r}: write stream:shard+offset, "
+                "as in shop/orders:2+17"
             )
         return cls(checked_name(found["stream"]), int(found["shard"]), int(found["offset"]))
 

@@ -38,7 +38,7 @@ def open(
     ...     [stream.name for stream in hub.streams()]
     ['shop/orders']
     """
-    place = os.fspath(where)
+    place = os.fspath(where) if isinstance(where, str | os.PathLike) else None
     if not isinstance(place, str) or not place:
         raise BadHub(f"bad hub {where!r}: name a directory, or memory:")
     scheme, colon, rest = place.partition(":")

@@ -145,8 +145,7 @@ class Stream:
         >>> pending.result()
         RecordId(stream='shop/orders', shard=0, offset=0)
         """
-        if max_records < 1:
-            raise BadSetting(f"max_records {max_records}: at least 1")
+        _check_count(max_records)
         limit = size_bytes(max_bytes, what="max_bytes")
         if not 1 <= limit <= COMMIT_BYTES_MAX:
             raise BadSetting(f"max_bytes {max_bytes}: 1 to {COMMIT_BYTES_MAX}")
@@ -236,8 +235,9 @@ class Stream:
         max_records: int,
         max_bytes: int,
     ) -> Iterator[Batch]:
-        if max_records < 1 or max_bytes < 1:
-            raise BadSetting(f"max_records {max_records}, max_bytes {max_bytes}: at least 1 each")
+        _check_count(max_records)
+        if max_bytes < 1:
+            raise BadSetting(f"max_bytes {max_bytes}: at least 1")
         bounds = self.bounds(shard)
         at = self._offset(shard, start, bounds)
         if end is not None:
@@ -309,6 +309,11 @@ def producer_mark(producer: str | None, producer_seq: int | None) -> Producer | 
 
 def _is_offset(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= OFFSET_MAX
+
+
+def _check_count(max_records: object) -> None:
+    if not _is_offset(max_records) or not max_records:
+        raise BadSetting(f"max_records {max_records!r}: a whole number, at least 1")
 
 
 def _check_offset(what: str, value: object) -> None:

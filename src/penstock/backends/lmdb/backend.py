@@ -186,6 +186,7 @@ class LmdbBackend:
         trim(self._environment, self._write, stream, shard, before)
 
     def changes(self) -> int:
+        self._check_open()
         return self._environment.last_transaction()
 
     def wait(self, seen: int, timeout_s: float) -> int:
@@ -233,6 +234,7 @@ class LmdbBackend:
     # The rest
 
     def describe(self) -> dict[str, Any]:
+        self._check_open()
         holder = holder_of(self._environment.directory)
         return {**self._environment.facts(), "write_lock": str(holder) if holder else None}
 
@@ -241,15 +243,17 @@ class LmdbBackend:
             self._closed = True
             self._shared.release()
 
-    def _write(self, work: Callable[[Tables], T], nbytes: int = 0) -> T:
+    def _check_open(self) -> None:
         if self._closed:
             raise Closed(f"the hub {self._environment.directory} was closed")
+
+    def _write(self, work: Callable[[Tables], T], nbytes: int = 0) -> T:
+        self._check_open()
         result: T = self._shared.write(work, nbytes, self._write_timeout_s)
         return result
 
     def _reading(self) -> AbstractContextManager[Any]:
-        if self._closed:
-            raise Closed(f"the hub {self._environment.directory} was closed")
+        self._check_open()
         return self._environment.reading()
 
     def _prepared(self, parts: Sequence[Append]) -> tuple[list[Part], int]:

@@ -8,6 +8,7 @@ replaced directory stops writes; a full map grows; a map grown by others is adop
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import logging
 import os
@@ -115,6 +116,8 @@ class Environment:
             raise ForeignStore(f"{self.directory} cannot be opened as a hub: {why}") from None
         except lmdb.DiskError as why:
             raise DiskFull(f"no room to create a hub at {self.directory}: {why}") from None
+        except lmdb.ReadersFullError:
+            raise self._no_slot() from None
         except lmdb.Error as why:
             raise HubBusy(
                 f"{self.directory} cannot be opened: {why}; is there a limit on address space?"
@@ -238,7 +241,7 @@ class Environment:
             self.check_present()
         if now >= self._next_reader_check:
             self._next_reader_check = now + READER_CHECK_S
-            with self._gate.together():
+            with self._gate.together(), self._own_errors():
                 if not (self._lost or self._closed):
                     self._env.reader_check()
 
@@ -320,11 +323,14 @@ class Environment:
                 time.sleep(_ADOPT_AGAIN_S * tries)
             except lmdb.ReadersFullError:
                 if not self._env.reader_check():
-                    raise HubBusy(
-                        f"all {READERS_MAX} reader slots of {self.directory} are in use: close "
-                        "idle processes"
-                    ) from None
+                    raise self._no_slot() from None
         raise HubBusy(f"the map of {self.directory} keeps changing its size")
+
+    def _no_slot(self) -> HubBusy:
+        return HubBusy(
+            f"all reader slots of {self.directory} are in use: close idle processes, or try again "
+            f"in {READER_CHECK_S:.0f} s if some were killed"
+        )
 
     def _adopt_map(self) -> None:
         # Called with the gate shared by this thread at most once: step out, wait for the others,
@@ -423,7 +429,8 @@ def store_error(why: Exception, directory: Path) -> PenstockError:
             f"the hub {directory} is being opened again after a disk failure: try again"
         )
     text = str(why)
-    if "No space" in text or "quota" in text.lower():
+    full = isinstance(why, OSError) and why.errno in (errno.ENOSPC, errno.EDQUOT)
+    if full or "No space" in text or "quota" in text.lower():
         return DiskFull(f"{directory} cannot be written: no space left; free some, reading goes on")
     return NotDurable(
         f"{directory} cannot be written ({text}): the disk may be full or failing; reading goes on"

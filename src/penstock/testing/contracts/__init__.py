@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import pytest
 
+_PARTS = (
+    "appending", "codec", "commits", "hubs", "reading", "records", "store", "streams", "subject",
+)  # fmt: skip
+
 # Without this a failed promise would show no values.
-pytest.register_assert_rewrite(
-    *(f"{__name__}.{part}" for part in ("codec", "commits", "hubs", "records", "store", "streams"))
-)
+pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in _PARTS))

@@ -6,8 +6,10 @@ no test asks which backend it runs on.
 
 from __future__ import annotations
 
+from penstock.testing.contracts.appending import AppendingContract
 from penstock.testing.contracts.commits import CommitContract
 from penstock.testing.contracts.hubs import HubContract
+from penstock.testing.contracts.reading import ReadingContract
 from penstock.testing.contracts.records import RecordsContract
 from penstock.testing.contracts.store import StoreContract
 from penstock.testing.contracts.streams import StreamsContract
@@ -16,7 +18,15 @@ from penstock.testing.contracts.subject import Opening
 __all__ = ["BackendContract", "Opening"]
 
 
-class BackendContract(StreamsContract, RecordsContract, StoreContract, CommitContract, HubContract):
+class BackendContract(
+    StreamsContract,
+    RecordsContract,
+    StoreContract,
+    CommitContract,
+    HubContract,
+    AppendingContract,
+    ReadingContract,
+):
     """Subclass it with a fixture ``opening``: a function that opens the backend under test.
 
     Called again after the backend was closed, it opens the same one: where ``durable`` is not

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.codec.registry import codec_names, find_codec
@@ -15,6 +15,8 @@ from penstock.core.errors import BadValue
 from penstock.core.names import checked_name
 from penstock.core.ports import Codec
 from penstock.run.opening import open as open_hub
+
+STEADY = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 class CodecContract:
@@ -47,7 +49,7 @@ class CodecContract:
         assert [codec.decode(data) for data in encoded] == list(self.examples)
 
     def test_every_value_comes_back(self, codec: Codec) -> None:
-        @settings(max_examples=200, deadline=None)
+        @STEADY
         @given(self.values())
         def comes_back(value: Any) -> None:
             found = codec.decode(codec.encode(value))
@@ -67,7 +69,7 @@ class CodecContract:
             with pytest.raises(BadValue, match=codec.name):
                 codec.decode(data)
 
-        @settings(max_examples=200, deadline=None)
+        @STEADY
         @given(st.binary(max_size=64))
         def decodes_or_refuses(data: bytes) -> None:
             try:

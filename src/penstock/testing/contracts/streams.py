@@ -180,5 +180,16 @@ class StreamsContract(Subject):
             with pytest.raises((Closed, Unsupported)):
                 call()
 
+    def test_a_closed_backend_refuses_though_another_is_open_on_the_same(
+        self, opening: Opening
+    ) -> None:
+        closed, other = opening(), opening()
+        closed.close()
+        for call in (closed.streams, closed.changes, closed.describe, lambda: closed.wait(0, 0.0)):
+            with pytest.raises(Closed):
+                call()
+        assert other.streams() == []
+        other.close()
+
     def test_facts_for_people_name_the_backend(self, backend: Backend) -> None:
         assert backend.describe()["backend"] == backend.capabilities.backend
