@@ -26,11 +26,11 @@ def test_keys_are_what_is_on_disk() -> None:
     billing = bytes.fromhex("82885a0c29db7bad98201c40b8006d8c")
     shard = b"\0\0\0\7\0\0\1\0"
     assert keys.digest("billing") == billing
-    assert keys.epoch_key("billing", 7, 256) == b"e" + billing + shard
-    assert keys.checkpoint_key("billing", 7, 256) == b"c" + billing + shard
-    assert keys.state_prefix("billing", 7, 256) == b"k" + billing + shard
-    assert keys.state_key("billing", 7, 256, b"billing") == b"k" + billing + shard + billing
-    assert keys.story_key("billing", 7, 256, 513) == b"s" + billing + shard + b"\2\1"
+    assert keys.epoch_key("billing", 7, 256) == b"e" + shard + billing
+    assert keys.checkpoint_key("billing", 7, 256) == b"c" + shard + billing
+    assert keys.state_prefix("billing", 7, 256) == b"k" + shard + billing
+    assert keys.state_key("billing", 7, 256, b"billing") == b"k" + shard + billing + billing
+    assert keys.story_key("billing", 7, 256, 513) == b"s" + shard + billing + b"\2\1"
     assert keys.producer_key(7, "billing") == b"p\0\0\0\7" + billing
 
 
@@ -44,6 +44,19 @@ def test_what_belongs_to_a_shard_is_found_by_its_prefix() -> None:
     assert keys.state_key("g", 1, 2, b"ann").startswith(keys.state_prefix("g", 1, 2))
     assert keys.story_key("g", 1, 2, 3).startswith(keys.story_prefix("g", 1, 2))
     assert not keys.state_key("g", 1, 3, b"ann").startswith(keys.state_prefix("g", 1, 2))
+
+
+def test_all_that_belongs_to_a_stream_is_found_by_its_prefixes() -> None:
+    prefixes = tuple(keys.stream_prefixes(7))
+    for stream_id, belongs in ((7, True), (8, False)):
+        for key in (
+            keys.epoch_key("g", stream_id, 1),
+            keys.checkpoint_key("g", stream_id, 1),
+            keys.state_key("g", stream_id, 1, b"ann"),
+            keys.story_key("g", stream_id, 1, 3),
+            keys.producer_key(stream_id, "p"),
+        ):
+            assert key.startswith(prefixes) is belongs
 
 
 def test_stories_are_ordered_by_their_slot() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.core import transaction
+from penstock.core import keys, transaction
 from penstock.core.batch import SCHEMA, Batch
 from penstock.core.errors import Closed, StreamExists, UnknownStream
 from penstock.core.model import Bounds, StreamInfo, even_shards
@@ -104,6 +104,9 @@ class MemoryBackend:
             info = self._streams.pop(name)
             for shard in info.shards:
                 del self._shards[info.id, shard.index]
+            gone = tuple(keys.stream_prefixes(info.id))
+            for key in [key for key in self._values if key.startswith(gone)]:
+                del self._values[key]
 
     # Records
 

@@ -18,15 +18,15 @@ def digest(text: str | bytes) -> bytes:
 
 def epoch_key(group: str, stream_id: int, shard: int) -> bytes:
     """Holds the token of the grant in force: what a commit is checked against."""
-    return b"e" + digest(group) + _SHARD.pack(stream_id, shard)
+    return b"e" + _place(group, stream_id, shard)
 
 
 def checkpoint_key(group: str, stream_id: int, shard: int) -> bytes:
-    return b"c" + digest(group) + _SHARD.pack(stream_id, shard)
+    return b"c" + _place(group, stream_id, shard)
 
 
 def state_prefix(group: str, stream_id: int, shard: int) -> bytes:
-    return b"k" + digest(group) + _SHARD.pack(stream_id, shard)
+    return b"k" + _place(group, stream_id, shard)
 
 
 def state_key(group: str, stream_id: int, shard: int, name: bytes) -> bytes:
@@ -34,12 +34,25 @@ def state_key(group: str, stream_id: int, shard: int, name: bytes) -> bytes:
 
 
 def story_prefix(group: str, stream_id: int, shard: int) -> bytes:
-    return b"s" + digest(group) + _SHARD.pack(stream_id, shard)
+    return b"s" + _place(group, stream_id, shard)
 
 
 def story_key(group: str, stream_id: int, shard: int, slot: int) -> bytes:
     return story_prefix(group, stream_id, shard) + slot.to_bytes(2, "big")
 
 
+def producer_prefix(stream_id: int) -> bytes:
+    return b"p" + stream_id.to_bytes(4, "big")
+
+
 def producer_key(stream_id: int, producer: str) -> bytes:
-    return b"p" + stream_id.to_bytes(4, "big") + digest(producer)
+    return producer_prefix(stream_id) + digest(producer)
+
+
+def stream_prefixes(stream_id: int) -> list[bytes]:
+    """What the keys of all that belongs to a stream begin with, and goes with it."""
+    return [kind + stream_id.to_bytes(4, "big") for kind in (b"e", b"c", b"k", b"s", b"p")]
+
+
+def _place(group: str, stream_id: int, shard: int) -> bytes:
+    return _SHARD.pack(stream_id, shard) + digest(group)

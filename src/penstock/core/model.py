@@ -25,7 +25,7 @@ ROUTINGS = ("md5-range", "java-hash", "murmur2")
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _RECORD_ID = re.compile(
-    r"(?P<stream>[^:]+):(?P<shard>[0-9]{1,9})\+(?P<offset>[0-9]{1,19})", re.ASCII
+    r"(?P<stream>[^:]+):(?P<shard>0|[1-9][0-9]{0,8})\+(?P<offset>0|[1-9][0-9]{0,18})", re.ASCII
 )
 
 

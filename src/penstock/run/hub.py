@@ -121,10 +121,16 @@ def _check_same(info: StreamInfo, spec: StreamSpec) -> None:
             f"stream {info.name!r} exists with codec {info.codec!r} and routing {info.routing!r}, "
             f"not {spec.codec!r} and {spec.routing!r}: use another name, or what it has"
         )
-    if len(info.shards) != spec.shards:
-        log.warning(
-            "stream=%s: exists with %d shards and keeps them; %d were asked for",
-            info.name,
-            len(info.shards),
-            spec.shards,
-        )
+    for what, has, wanted in (
+        ("shards", len(info.shards), spec.shards),
+        ("retention in seconds", info.retention_s, spec.retention_s),
+        ("retention in bytes", info.retention_bytes, spec.retention_bytes),
+    ):
+        if has != wanted:
+            log.warning(
+                "stream=%s: exists with %s %s and keeps them; %s were asked for",
+                info.name,
+                has,
+                what,
+                wanted,
+            )
