@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from penstock.failpoints import POINTS
+
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -67,3 +69,16 @@ def test_a_row_of_the_feature_list_names_a_test_that_exists() -> None:
 def _contracts() -> str:
     folder = ROOT / "src/penstock/testing/contracts"
     return "\n".join(path.read_text() for path in folder.glob("*.py"))
+
+
+def test_a_guarantee_names_a_test_that_exists() -> None:
+    promised = set(re.findall(r"\b(test_\w+)`", (ROOT / "docs/guarantees.md").read_text()))
+    assert promised
+    tests = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("*.py")) + _contracts()
+    assert not {name for name in promised if f"def {name}(" not in tests}
+
+
+def test_the_fail_points_of_the_docs_are_those_of_the_code() -> None:
+    page = (ROOT / "docs/testing.md").read_text()
+    listed = dict(re.findall(r"^\| `([a-z.-]+)` \| (.+) \|$", page, re.MULTILINE))
+    assert listed == dict(POINTS)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -17,10 +17,10 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def arm(monkeypatch: pytest.MonkeyPatch) -> Iterator[Arm]:
+def arm(monkeypatch: pytest.MonkeyPatch) -> Arm:
     """Arms a fail point of this process, as the environment would."""
 
     def armed(text: str) -> None:
         monkeypatch.setattr(failpoints, "_armed", failpoints.armed(text))
 
-    yield armed
+    return armed

@@ -60,10 +60,9 @@ def test_damage_anywhere_in_a_batch_is_named_and_the_others_stay_readable(
         txn.put(keys[which], DAMAGES[damage](bytes(txn.get(keys[which]))))
     with penstock.open(directory) as hub:
         stream = hub.stream("a")
-        read = []
+        read: list[int] = []
         with pytest.raises(penstock.BadBatch, match="damaged batch a:0, offsets") as told:
-            for record in stream.read(0):
-                read.append(record.offset)
+            read.extend(record.offset for record in stream.read(0))
         assert (told.value.stream, told.value.shard, told.value.end) == ("a", 0, end)
         assert told.value.start in (start, end - 1)
         assert read == list(range(start))
@@ -77,9 +76,11 @@ def test_a_batch_under_another_shards_key_is_refused(directory: Path) -> None:
     with behind.store(directory) as txn:
         own, other = behind.batch_keys(txn, 1, 0), behind.batch_keys(txn, 1, 1)
         txn.put(own[2], txn.get(other[2]))
-    with penstock.open(directory) as hub:
-        with pytest.raises(penstock.BadBatch, match="belongs elsewhere"):
-            list(hub.stream("a").read(0))
+    with (
+        penstock.open(directory) as hub,
+        pytest.raises(penstock.BadBatch, match="belongs elsewhere"),
+    ):
+        list(hub.stream("a").read(0))
 
 
 def test_the_checksum_alone_tells_a_batch_that_was_moved_with_its_header(directory: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import sys
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,7 @@ def made(tmp_path: Path) -> Path:
     return tmp_path / "hub"
 
 
-def _leaf(data: bytes) -> int:
+def _leaf(data: bytearray) -> int:
     """Where a leaf page of the tree lies that holds records."""
     for at in range(2 * 4096, len(data), 4096):
         number, _, flags = struct.unpack_from("<QHH", data, at)
@@ -43,7 +44,9 @@ def _leaf(data: bytes) -> int:
 @pytest.mark.slow
 def test_five_hundred_damaged_copies_deliver_no_wrong_record_and_kill_nobody() -> None:
     outcome = damage.survive(IMAGES)
-    print(f"seed {seed()}: {outcome.images} images in {outcome.seconds:.0f} s, {outcome.seen}")
+    sys.stdout.write(
+        f"seed {seed()}: {outcome.images} images in {outcome.seconds:.0f} s, {outcome.seen}"
+    )
     assert outcome.bad == []
     assert outcome.images == IMAGES
     assert outcome.seen.keys() == {"detected", "harmless"}

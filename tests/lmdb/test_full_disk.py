@@ -12,6 +12,7 @@ from typing import NamedTuple
 import pytest
 
 import penstock
+from penstock.backends.lmdb.backend import LmdbBackend
 from penstock.testing.faults.children import Child, until
 
 DISK_BYTES = 2 * 2**20
@@ -88,9 +89,9 @@ def test_a_hub_on_a_full_disk_can_be_opened_and_read(disk: Disk) -> None:
     disk.fill()
     with penstock.open(disk.hub) as hub:
         assert [record.data for record in hub.stream("a").read(0)] == [b"1"]
+        stream = hub.stream("a")
         with pytest.raises((penstock.DiskFull, penstock.NotDurable)):
-            for _ in range(20):
-                hub.stream("a").append(b"x" * 100_000)
+            stream.append_many([(b"x" * 100_000, None)] * 20, shard=0)
     disk.free()
 
 
@@ -190,8 +191,6 @@ def test_a_failed_flush_or_index_write_is_told_and_the_hub_goes_on_by_itself(
 def test_an_environment_that_cannot_be_opened_again_at_once_is_by_the_next_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from penstock.backends.lmdb.backend import LmdbBackend
-
     backend = LmdbBackend(tmp_path / "hub", maintain=False)
     hub = penstock.Hub(backend)
     stream = hub.create_stream("a", shards=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,7 @@ def test_fifty_killed_writers_lose_nothing_that_was_acknowledged(tmp_path: Path)
     finally:
         writers.stop()
     verdict = writers.verdict()
-    print(f"seed {seed()}: {writers.kills} kills, {verdict}")
+    sys.stdout.write(f"seed {seed()}: {writers.kills} kills, {verdict}")
     assert verdict.wrong == []
     assert writers.kills >= KILLS
     assert verdict.acknowledged >= KILLS
@@ -111,7 +112,7 @@ def test_a_packer_killed_before_it_swaps_leaves_the_small_batches(tmp_path: Path
     with Child(["-c", pack, str(tmp_path / "hub")], fail="pack.before-swap:kill") as child:
         assert child.ended() == -9
     with penstock.open(tmp_path / "hub") as hub:
-        read = [record.data.strip() for record in hub.stream("a").read(0)]
+        read = [(record.data or b"").strip() for record in hub.stream("a").read(0)]
         assert read == [b"%d" % number for number in range(30)]
 
 

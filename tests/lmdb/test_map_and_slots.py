@@ -67,7 +67,7 @@ def test_three_processes_that_grow_and_adopt_the_map_at_once_lose_nothing(tmp_pa
         for child in children:
             with child:
                 assert child.output().strip() == "done"
-        read = [record.data.split()[:2] for record in stream.read(0)]
+        read = [(record.data or b"").split()[:2] for record in stream.read(0)]
         stream.append(b"mine " + b"x" * 8_000)
     for name in (b"x", b"y", b"z"):
         numbers = [int(number) for writer, number in read if writer == name]

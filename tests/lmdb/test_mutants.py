@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from penstock.testing.faults import fuzz
@@ -14,7 +16,7 @@ MUTANTS = 20_000
 @pytest.mark.slow
 def test_twenty_thousand_mutants_neither_crash_nor_hang_a_decoder(decoder: str) -> None:
     found = fuzz.fuzz(decoder, MUTANTS)
-    print(f"seed {seed()}: {decoder}: {found}")
+    sys.stdout.write(f"seed {seed()}: {decoder}: {found}")
     assert found.wrong == []
     assert found.accepted + found.refused == MUTANTS
     assert found.refused > MUTANTS / 10

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,9 @@ def _strace() -> None:
 @pytest.mark.slow
 def test_ten_thousand_power_losses_lose_nothing_that_was_acknowledged() -> None:
     outcome = power.survive(APPENDS, IMAGES)
-    print(f"seed {seed()}: {outcome.images} images in {outcome.seconds:.0f} s, {outcome.seen}")
+    sys.stdout.write(
+        f"seed {seed()}: {outcome.images} images in {outcome.seconds:.0f} s, {outcome.seen}"
+    )
     assert outcome.bad == []
     assert outcome.images == IMAGES
     assert outcome.seen == {"whole": IMAGES}

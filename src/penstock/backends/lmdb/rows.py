@@ -143,7 +143,7 @@ def packed(value: msgspec.Struct | int) -> bytes:
 def unpacked(key: bytes, row: bytes | memoryview, kind: type[T]) -> T:
     try:
         found: T = _decoders[kind].decode(opened_row(key, row).value)
-    except msgspec.DecodeError as why:
+    except (msgspec.DecodeError, UnicodeDecodeError) as why:
         raise BadStored(f"damaged row {bytes(key).hex()}: {why}") from None
     return found
 

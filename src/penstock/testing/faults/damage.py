@@ -13,7 +13,7 @@ from pathlib import Path
 
 import penstock
 from penstock.backends.lmdb import batch as batches
-from penstock.backends.lmdb import files, structure
+from penstock.backends.lmdb import structure
 from penstock.backends.lmdb.backend import LmdbBackend
 from penstock.backends.lmdb.maintenance import Maintenance
 from penstock.core.batch import Batch
@@ -50,8 +50,13 @@ def make(directory: Path) -> None:
     with penstock.open(directory) as hub:
         single = hub.create_stream(SINGLE, shards=SHARDS)
         for number in range(SINGLES):
-            mark = {"producer": "p", "producer_seq": number} if number % 7 == 0 else {}
-            single.append(b"single %d" % number, shard=number % SHARDS, **mark)
+            marked = number % 7 == 0
+            single.append(
+                b"single %d" % number,
+                shard=number % SHARDS,
+                producer="p" if marked else None,
+                producer_seq=number if marked else None,
+            )
         many = hub.create_stream(MANY, shards=SHARDS)
         for batch in range(BATCHES):
             pairs = [(b"many %d %d" % (batch, i), b"k%d" % i) for i in range(BATCH_RECORDS)]
@@ -99,6 +104,8 @@ def _damaged(whole: bytes, kind: str, random: random.Random) -> bytes:
             image[page : page + PAGE] = whole[other : other + PAGE]
         case "cut short":
             del image[random.randrange(1, len(image)) :]
+        case _:
+            raise AssertionError(kind)
     return bytes(image)
 
 
@@ -183,8 +190,8 @@ def _disarm(defence: str) -> None:
             batches._verified = _trusted
         case "structure":
             structure.check = lambda data, transaction: True
-        case "index pages":
-            files.disagreement = lambda first, second: None
+        case _:
+            assert not defence, defence
 
 
 def _trusted(stream: StreamInfo, store: bytes, key: bytes, value: bytes | memoryview) -> Batch:

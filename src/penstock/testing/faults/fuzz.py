@@ -63,7 +63,7 @@ def _stored(count: int) -> bytes:
         for i in range(count)
     ]
     batch = Batch(rows=listed) if count <= batches.ROWS_MAX else Batch(arrow=arrow_of(listed))
-    return batches.sealed(batches.encode(batch), _STORE, _KEY, 120 - count)
+    return bytes(batches.sealed(batches.encode(batch), _STORE, _KEY, 120 - count))
 
 
 def _decoded_batch(value: bytes) -> object:

@@ -133,7 +133,7 @@ def check(directory: Path, acks: dict[str, list[Ack]]) -> Verdict:
                 if record.offset != expected:
                     wrong.append(f"gap: {shard}+{record.offset} follows {expected - 1}")
                 expected = record.offset + 1
-                writer, number_text, _ = record.data.split(b" ", 2)
+                writer, number_text, _ = (record.data or b"").split(b" ", 2)
                 name, number = writer.decode(), int(number_text)
                 if record.data != data_of(name, number):
                     wrong.append(f"altered: {shard}+{record.offset}")

@@ -137,6 +137,8 @@ def _meant(
             yield Flush()
         case "ftruncate":
             raise AssertionError("the data file was truncated: the images do not know that")
+        case _:
+            return
 
 
 def _plain(path: str) -> str:
@@ -221,7 +223,8 @@ def _promised(now: Expected, said: Said) -> Expected:
             return now._replace(trim_begun=said.number)
         case "trimmed":
             return now._replace(trimmed=said.number)
-    return now
+        case _:
+            raise AssertionError(said)
 
 
 def fault(hub: Path, expected: Expected, *, write_too: bool) -> str:
@@ -292,7 +295,7 @@ def _never_sync() -> None:
     import lmdb
 
     opened = lmdb.open
-    lmdb.open = lambda path, **given: opened(path, **{**given, "sync": False})
+    setattr(lmdb, "open", lambda path, **given: opened(path, **{**given, "sync": False}))  # noqa: B010
 
 
 def _check() -> None:
