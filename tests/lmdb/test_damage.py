@@ -70,6 +70,7 @@ def test_a_damaged_tree_page_is_refused_where_it_would_kill_the_process(made: Pa
         penstock.open(made)
 
 
+@pytest.mark.slow
 def test_every_flip_in_the_number_of_an_index_page_is_refused_lest_the_last_commit_be_lost(
     made: Path,
 ) -> None:

@@ -37,6 +37,7 @@ def _delete_lock_file(directory: Path) -> None:
     (directory / "lock.mdb").unlink()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("vanish", [_delete, _replace, _delete_lock_file])
 def test_a_hub_that_is_gone_refuses_writes_at_once_and_reads_soon(
     tmp_path: Path, vanish: Callable[[Path], None]

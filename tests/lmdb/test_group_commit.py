@@ -12,6 +12,7 @@ import pytest
 import penstock
 from penstock.backends.lmdb import writer
 from penstock.backends.lmdb.writer import Writer
+from penstock.codec import registry
 from penstock.core.batch import COMMIT_BYTES_MAX
 from penstock.testing.faults import behind
 from penstock.testing.faults.children import until
@@ -114,7 +115,9 @@ def test_a_transaction_never_holds_more_than_its_bound(
     assert any(nbytes > 2**20 + 1000 for nbytes in sizes), sizes
 
 
-def test_no_user_code_runs_inside_a_write_transaction(tmp_path: Path) -> None:
+def test_no_user_code_runs_inside_a_write_transaction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[str] = []
 
     class Telling:
@@ -132,6 +135,7 @@ def test_no_user_code_runs_inside_a_write_transaction(tmp_path: Path) -> None:
             seen.append(threading.current_thread().name)
             yield number, str(number)
 
+    monkeypatch.setattr(registry, "_codecs", dict(registry._codecs))
     penstock.register_codec(Telling())
     with penstock.open(tmp_path / "hub") as hub:
         stream = hub.create_stream("a", shards=1, codec="telling")

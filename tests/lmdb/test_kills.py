@@ -37,6 +37,7 @@ def test_fifty_killed_writers_lose_nothing_that_was_acknowledged(tmp_path: Path)
     assert verdict.unknown <= writers.kills
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", WRITER_POINTS)
 @pytest.mark.parametrize("writer", ["retry-a", "skip-a"])
 def test_a_writer_killed_at_a_named_place_leaves_no_gap_and_nothing_twice(
@@ -56,6 +57,7 @@ def test_a_writer_killed_at_a_named_place_leaves_no_gap_and_nothing_twice(
     assert verdict.present - len(told) == verdict.unknown <= writers.kills
 
 
+@pytest.mark.slow
 def test_the_next_writer_goes_on_while_others_were_killed_holding_the_lock(tmp_path: Path) -> None:
     writers = Writers(tmp_path / "hub", tmp_path, ["retry-a", "retry-b"])
     try:

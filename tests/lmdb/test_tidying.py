@@ -79,6 +79,23 @@ def test_a_run_that_was_trimmed_while_it_was_packed_is_left_alone(
         assert [int(record.data or b"") for record in stream.read(0)] == list(range(5, 30))
 
 
+def test_a_stream_that_was_deleted_while_it_was_packed_does_not_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path / "hub") as (hub, tidying):
+        stream = hub.create_stream("a", shards=1)
+        for number in range(30):
+            stream.append(b"%d" % number + b" " * 10_000)
+
+        def delete(point: str) -> None:
+            if point == "pack.before-swap":
+                hub.delete_stream("a")
+
+        monkeypatch.setattr(maintenance, "failpoint", delete)
+        tidying.round(0)
+    assert _stored(tmp_path / "hub", stream.info.id) == 0
+
+
 def test_only_one_process_per_hub_is_chosen(tmp_path: Path) -> None:
     choose = (
         "import sys\n"

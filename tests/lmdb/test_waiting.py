@@ -7,6 +7,8 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
+
 import penstock
 from penstock.backends.lmdb.backend import LmdbBackend
 from penstock.testing.faults.children import Child
@@ -39,6 +41,7 @@ def test_a_waiting_reader_sees_another_processes_record_within_milliseconds(
         assert sorted(delays)[10] < 0.1
 
 
+@pytest.mark.slow
 def test_waiting_costs_little_cpu(tmp_path: Path) -> None:
     backend = LmdbBackend(tmp_path / "hub", maintain=False)
     seen = backend.changes()

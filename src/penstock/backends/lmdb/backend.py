@@ -193,7 +193,7 @@ class LmdbBackend:
         until = time.monotonic() + timeout_s
         pause_s = POLL_S_MIN
         while True:
-            now = self._environment.last_transaction()
+            now = self.changes()
             left_s = until - time.monotonic()
             if now != seen or left_s <= 0:
                 return now

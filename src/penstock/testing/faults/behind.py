@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import lmdb
-from penstock import failpoints
 from penstock.backends.lmdb import batch as batches
 
 
@@ -26,8 +25,3 @@ def store(directory: Path) -> Iterator[Any]:
 def batch_keys(txn: Any, stream: int, shard: int) -> list[bytes]:
     prefix = batches.shard_prefix(stream, shard)
     return [bytes(key) for key, _ in txn.cursor() if bytes(key).startswith(prefix)]
-
-
-def armed(text: str) -> Any:
-    """What `penstock.failpoints` keeps when the environment says so."""
-    return failpoints.armed(text)

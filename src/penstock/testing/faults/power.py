@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import random
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -71,6 +72,7 @@ def data_of(number: int) -> bytes:
 
 def trace(directory: Path, told: Path, appends: int, *, unsynced: bool = False) -> Path:
     """The recorded calls of a writer of so many records."""
+    assert shutil.which("strace"), "strace is needed to record what reaches the disk: install it"
     recorded = told / "calls"
     command = ["strace", "-f", "-y", "-xx", "-s", "1000000", "-e", f"trace={_CALLS}"]
     command += ["-o", str(recorded), sys.executable, "-m", __name__, "write", str(directory)]
