@@ -102,8 +102,8 @@ def test_a_transaction_never_holds_more_than_its_bound(
     sizes: list[int] = []
     gather = Writer._gather
 
-    def watched(self: Writer, first: Any, group: list[Any]) -> None:
-        gather(self, first, group)
+    def watched(self: Writer, group: list[Any]) -> None:
+        gather(self, group)
         sizes.append(sum(request.nbytes for request in group))
 
     monkeypatch.setattr(Writer, "_gather", watched)

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from penstock.core import keys, transaction
 from penstock.core.batch import SCHEMA, Batch
-from penstock.core.errors import Closed, StreamExists, UnknownStream
+from penstock.core.errors import Closed, ShardClosed, StreamExists, UnknownStream
 from penstock.core.model import Bounds, StreamInfo, even_shards
 from penstock.core.ports import (
     Append,
@@ -208,12 +208,11 @@ class MemoryBackend:
         else:
             self._values[key] = Versioned(value, self._changes)
 
-    def is_open(self, stream: StreamInfo, shard: int) -> bool:
-        self._records(stream, shard)
-        return self._streams[stream.name].shards[shard].open
-
     def end(self, stream: StreamInfo, shard: int) -> int:
-        return self._records(stream, shard).end
+        records = self._records(stream, shard)
+        if not self._streams[stream.name].shards[shard].open:
+            raise ShardClosed(stream.name, shard)
+        return records.end
 
     def add(self, part: Part, base: int) -> None:
         records = self._records(part.stream, part.shard)

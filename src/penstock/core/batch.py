@@ -193,8 +193,13 @@ class Batch:
         """The earliest and the latest timestamp."""
         if self._rows is not None:
             return min(self.timestamps), max(self.timestamps)
-        earliest, latest = extremes(self._arrow.column(_TIMESTAMP).view(pa.int64()))
+        earliest, latest = self.times_us
         return earliest // 1000, latest // 1000
+
+    @cached_property
+    def times_us(self) -> tuple[int, int]:
+        """The same of a batch made of Arrow, in microseconds."""
+        return extremes(self._arrow.column(_TIMESTAMP).view(pa.int64()))
 
     @cached_property
     def telling(self) -> int:

@@ -45,12 +45,12 @@ def conformed(batch: pa.RecordBatch | pa.Table, now_ms: int) -> Batch:
         if not ours:
             columns = [_column(batch, i, now_ms) for i in range(len(SCHEMA))]
             batch = pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
-        batch = _whole_ms(batch)
     except (pa.ArrowException, ValueError) as why:
         raise BadRecord(f"a batch that does not fit: {why}") from None
     taken = Batch(arrow=batch)
     if len(taken):
         _check_ranges(taken)
+        taken = _whole_ms(taken)
     return taken
 
 
@@ -92,8 +92,12 @@ def _default(index: int, count: int, now_ms: int) -> pa.Array:
     return pa.repeat(pa.scalar(now_ms * 1000, pa.int64()), count).view(kind)
 
 
-def _whole_ms(batch: pa.RecordBatch) -> pa.RecordBatch:
+def _whole_ms(taken: Batch) -> Batch:
     """Timestamps cut to the millisecond; the batch itself if they are already."""
+    earliest, latest = taken.times_us
+    if earliest == latest and earliest % 1000 == 0:
+        return taken
+    batch = taken.columns
     at = SCHEMA.get_field_index("timestamp")
     column = batch.column(at)
     try:
@@ -101,8 +105,8 @@ def _whole_ms(batch: pa.RecordBatch) -> pa.RecordBatch:
     except pa.ArrowInvalid:
         us = column.view(pa.int64())
         whole = pc.multiply(pc.divide(us, 1000), 1000).view(column.type)
-        return batch.set_column(at, SCHEMA.field(at), whole)
-    return batch
+        return Batch(arrow=batch.set_column(at, SCHEMA.field(at), whole))
+    return taken
 
 
 def _check_ranges(taken: Batch) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from penstock.core import keys
-from penstock.core.errors import BadSetting, Fenced, SequenceForgotten, ShardClosed
+from penstock.core.errors import BadSetting, Fenced, SequenceForgotten
 from penstock.core.model import Slice, StreamInfo
 from penstock.core.ports import ABSENT, Grant, Place, Producer, Versioned
 from penstock.core.reading import check_commit_bytes
@@ -45,10 +45,9 @@ class Transaction(Protocol):
 
     def get(self, key: bytes) -> Versioned | None: ...
     def put(self, key: bytes, value: bytes | None) -> None: ...
-    def is_open(self, stream: StreamInfo, shard: int) -> bool:
-        """False for a closed shard; `UnknownStream` if the stream is gone."""
+    def end(self, stream: StreamInfo, shard: int) -> int:
+        """The offset the next record gets; `ShardClosed`, or `UnknownStream` if it is gone."""
 
-    def end(self, stream: StreamInfo, shard: int) -> int: ...
     def add(self, part: Part, base: int) -> None: ...
 
 
@@ -70,8 +69,8 @@ def append(tx: Transaction, parts: Sequence[Part], producer: Producer | None) ->
     seen = _seen(tx, parts, producer) if producer is not None else None
     if isinstance(seen, list):
         return seen
-    _check_open(tx, parts)
-    places = _add(tx, parts)
+    places = _places(tx, parts)
+    _add(tx, parts, places)
     if producer is not None:
         assert seen is not None
         tx.put(*_remember(parts[0].stream, producer, seen.kept, places))
@@ -122,8 +121,8 @@ def commit(
     if epoch is None or epoch.value != grant.token or done.start < before.next:
         raise Fenced(group, done.stream, shard)
     parts = [*outputs, *dead_letters]
-    _check_open(tx, parts)
-    places = _add(tx, parts)
+    places = _places(tx, parts)
+    _add(tx, parts, places)
     tx.put(checkpoint_key, Checkpoint(done.end, before.commits + 1).encoded())
     for name, value in state.items():
         row = None if value is None else len(name).to_bytes(4, "big") + name + value
@@ -188,16 +187,18 @@ def _remember(
     return keys.producer_key(stream.id, producer.name), b"".join(rows)
 
 
-def _check_open(tx: Transaction, parts: Sequence[Part]) -> None:
-    for part in parts:
-        if not tx.is_open(part.stream, part.shard):
-            raise ShardClosed(part.stream.name, part.shard)
-
-
-def _add(tx: Transaction, parts: Sequence[Part]) -> list[Place]:
+def _places(tx: Transaction, parts: Sequence[Part]) -> list[Place]:
+    """Where each part will begin."""
+    ends: dict[tuple[int, int], int] = {}
     places = []
     for part in parts:
-        base = tx.end(part.stream, part.shard)
-        tx.add(part, base)
+        shard = part.stream.id, part.shard
+        base = ends[shard] if shard in ends else tx.end(part.stream, part.shard)
         places.append(Place(part.shard, base))
+        ends[shard] = base + part.records
     return places
+
+
+def _add(tx: Transaction, parts: Sequence[Part], places: Sequence[Place]) -> None:
+    for part, place in zip(parts, places, strict=True):
+        tx.add(part, place.base)

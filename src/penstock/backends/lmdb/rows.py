@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -151,6 +152,12 @@ def unpacked(key: bytes, row: bytes | memoryview, kind: type[T]) -> T:
 _decoders: dict[type, Any] = {
     kind: msgspec.msgpack.Decoder(kind) for kind in (int, StreamRow, ShardRow)
 }
+
+
+@lru_cache(maxsize=4096)
+def shard_row(key: bytes, row: bytes) -> ShardRow:
+    """Looked at by every append and read, and hardly ever another."""
+    return unpacked(key, row, ShardRow)
 
 
 def ranged(cursor: Any, prefix: bytes) -> Any:

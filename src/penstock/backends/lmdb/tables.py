@@ -7,7 +7,7 @@ from typing import Any
 from penstock.backends.lmdb import batch as batches
 from penstock.backends.lmdb import rows
 from penstock.backends.lmdb.environment import Environment
-from penstock.core.errors import BadBatch, UnknownStream
+from penstock.core.errors import BadBatch, ShardClosed, UnknownStream
 from penstock.core.model import Bounds, StreamInfo
 from penstock.core.ports import Versioned
 from penstock.core.transaction import Part
@@ -46,7 +46,7 @@ class Tables:
         row = self.txn.get(key)
         if row is None:  # it was there when the stream was looked up
             raise UnknownStream(stream.name)
-        return rows.unpacked(key, row, rows.ShardRow)
+        return rows.shard_row(key, bytes(row))
 
     def put_row(self, key: bytes, value: Any) -> None:
         self.txn.put(key, rows.sealed_row(key, rows.packed(value), self.txn.id()))
@@ -84,15 +84,11 @@ class Tables:
         else:
             self.txn.put(stored_key, rows.sealed_row(stored_key, value, self.txn.id()))
 
-    def is_open(self, stream: StreamInfo, shard: int) -> bool:
-        # The end too is looked at before anything is written: a damaged last batch refuses the
-        # whole append, not its second half.
-        self.bounds(stream, shard)
-        return self.shard_row(stream, shard).open
-
     def end(self, stream: StreamInfo, shard: int) -> int:
-        found = self.end_after(stream, shard, -1)
-        return self.shard_row(stream, shard).start if found < 0 else found
+        row = self.shard_row(stream, shard)
+        if not row.open:
+            raise ShardClosed(stream.name, shard)
+        return self.end_after(stream, shard, row.start)
 
     def add(self, part: Part, base: int) -> None:
         key = batches.key_of(part.stream.id, part.shard, base + part.records)

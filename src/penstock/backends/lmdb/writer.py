@@ -10,6 +10,8 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
@@ -25,6 +27,7 @@ log = logging.getLogger("penstock")
 STUCK_WARN_S = 5.0
 WRITE_TIMEOUT_S = 30.0
 CLOSE_S = 5.0
+GATHER_S = 0.0005
 
 T = TypeVar("T")
 Work = Callable[[Any], T]
@@ -57,7 +60,10 @@ class Writer:
         self._on_commit = on_commit
         self._holder = Holder(environment.directory)
         self._queue: queue.SimpleQueue[_Request[Any] | None] = queue.SimpleQueue()
-        self._carried: _Request[Any] | None = None
+        self._ahead: deque[_Request[Any]] = deque()
+        """Out of the queue, but in no transaction yet."""
+        self._last_count = 1
+        self._ending = False
         self._taking = threading.Lock()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="penstock-writer", daemon=True)
@@ -112,42 +118,68 @@ class Writer:
         )
 
     def _run(self) -> None:
-        while (first := self._carried or self._queue.get()) is not None:
-            self._carried = None
-            self._write_together(first)
+        while self._gathered():
+            self._write_together()
         self._holder.close()
         self._environment.close()
 
-    def _write_together(self, first: _Request[Any]) -> None:
+    def _gathered(self) -> bool:
+        """True once there is something to write; False at the end.
+
+        The callers of the last commit come back at once: a moment's wait makes one commit of all of
+        them, instead of one for the quickest and another for the rest."""
+        if not self._ahead and not self._ending:
+            self._take_in(self._queue.get())
+        until = time.monotonic() + GATHER_S
+        while len(self._ahead) < self._last_count and not self._ending:
+            try:
+                self._take_in(self._queue.get(timeout=max(until - time.monotonic(), 0)))
+            except queue.Empty:
+                break
+        return bool(self._ahead)
+
+    def _take_in(self, request: _Request[Any] | None) -> None:
+        if request is None:
+            self._ending = True
+        else:
+            self._ahead.append(request)
+
+    def _write_together(self) -> None:
         group: list[_Request[Any]] = []
         try:
             failpoint("write.waiting")
-            while not self._committed(first, group):
+            while not self._committed(group):
                 self._environment.grow()
         except lmdb.PanicError:
-            self._reopen(group or [first])
+            self._reopen(self._concerned(group))
         except (lmdb.Error, OSError) as why:
-            for request in group or [first]:
+            for request in self._concerned(group):
                 request.error = store_error(why, self._environment.directory)
             # A failed write of the index page shows as any other error; then LMDB panics.
             if self._environment.panicked():
-                self._reopen(group or [first])
+                self._reopen(group)
         except Exception as why:
-            for request in group or [first]:
+            for request in self._concerned(group):
                 request.error = why
-        for request in group or [first]:
+        self._last_count = max(len(group), 1)
+        for request in group:
             request.answer()
         failpoint("write.acknowledged")
 
-    def _committed(self, first: _Request[Any], group: list[_Request[Any]]) -> bool:
-        """One transaction for the first request and those behind it; False if the map was too small
-        for them."""
+    def _concerned(self, group: list[_Request[Any]]) -> list[_Request[Any]]:
+        """Who is to hear of an error: the first in line, if nobody's turn had come yet."""
+        if not group:
+            group.append(self._ahead.popleft())
+        return group
+
+    def _committed(self, group: list[_Request[Any]]) -> bool:
+        """One transaction for those who wait; False if the map was too small for them."""
         txn = self._environment.begin_write()
         try:
             self._holder.take()
             failpoint("write.locked")
             if not group:
-                self._gather(first, group)
+                self._gather(group)
             for request in group:
                 _apply(request, txn)
             self._environment.check_present()
@@ -166,22 +198,16 @@ class Writer:
         self._on_commit()
         return True
 
-    def _gather(self, first: _Request[Any], group: list[_Request[Any]]) -> None:
+    def _gather(self, group: list[_Request[Any]]) -> None:
         """Take the requests that wait now, up to what one commit may hold."""
+        while not self._queue.empty():
+            self._take_in(self._queue.get())
         nbytes = 0
-        following: _Request[Any] | None = first
-        while following is not None:
-            if group and nbytes + following.nbytes > COMMIT_BYTES_MAX:
-                self._carried = following
-                return
-            if self._take(following):
-                group.append(following)
-                nbytes += following.nbytes
-            try:
-                following = self._queue.get_nowait()
-            except queue.Empty:
-                return
-        self._queue.put(None)  # the end was asked for: let the loop see it after this commit
+        while self._ahead and (not group or nbytes + self._ahead[0].nbytes <= COMMIT_BYTES_MAX):
+            request = self._ahead.popleft()
+            if self._take(request):
+                group.append(request)
+                nbytes += request.nbytes
 
     def _take(self, request: _Request[Any]) -> bool:
         """True for the first who asks: the writer, or the caller that gives up."""
