@@ -223,8 +223,10 @@ def _change(directory: Path, change: Callable[[Identity], Identity]) -> None:
     with lmdb.open(str(directory)) as environment, environment.begin(write=True) as txn:
         stored = txn.get(b"penstock")
         assert stored is not None
-        identity = msgspec.msgpack.decode(stored, type=Identity)
-        txn.put(b"penstock", msgspec.msgpack.encode(change(identity)))
+        opened = rows.opened_row(b"penstock", stored)
+        identity = msgspec.msgpack.decode(opened.value, type=Identity)
+        changed = msgspec.msgpack.encode(change(identity))
+        txn.put(b"penstock", rows.sealed_row(b"penstock", changed, txn.id()))
 
 
 def test_a_hub_of_a_newer_format_is_refused(directory: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 import lmdb
 import penstock
-from penstock.backends.lmdb import files
+from penstock.backends.lmdb import files, rows
 from penstock.backends.lmdb.environment import STORE_FORMAT, Identity
 from penstock.testing.faults import behind
 
@@ -122,7 +122,8 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
         hub.create_stream("a", shards=1)
     with behind.store(tmp_path / "hub") as txn:
         newer = Identity(STORE_FORMAT + 1, b"x" * 16, 0)
-        txn.put(b"penstock", msgspec.msgpack.encode(newer))
+        packed = msgspec.msgpack.encode(newer)
+        txn.put(b"penstock", rows.sealed_row(b"penstock", packed, 1))
     with pytest.raises(penstock.NewerFormat, match=f"format {STORE_FORMAT + 1}"):
         penstock.open(tmp_path / "hub")
 

@@ -14,7 +14,7 @@ from penstock.backends.lmdb import batch as batches
 from penstock.backends.lmdb import rows
 from penstock.backends.lmdb.environment import MAP_BYTES
 from penstock.backends.lmdb.holder import holder_of
-from penstock.backends.lmdb.maintenance import drop_records, trim
+from penstock.backends.lmdb.maintenance import drop_stream, trim
 from penstock.backends.lmdb.shared import Shared
 from penstock.backends.lmdb.tables import Tables
 from penstock.backends.lmdb.writer import WRITE_TIMEOUT_S
@@ -118,7 +118,7 @@ class LmdbBackend:
             return info
 
         info = self._write(delete)
-        drop_records(self._environment, self._write, info.id)
+        drop_stream(self._write, info.id)
 
     # Records
 
@@ -183,7 +183,7 @@ class LmdbBackend:
 
     def trim(self, stream: StreamInfo, shard: int, before: int) -> None:
         check_start(stream, shard, before, self.bounds(stream, shard))
-        trim(self._environment, self._write, stream, shard, before)
+        trim(self._write, stream, shard, before)
 
     def changes(self) -> int:
         self._check_open()

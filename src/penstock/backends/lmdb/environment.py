@@ -170,21 +170,21 @@ class Environment:
                     raise ForeignStore(f"{self.directory} holds an LMDB store that is not a hub's")
                 return None
             try:
-                identity = msgspec.msgpack.decode(found, type=Identity)
-            except (msgspec.DecodeError, UnicodeDecodeError) as why:
+                stored = rows.opened_row(_IDENTITY_KEY, found)
+                identity = msgspec.msgpack.decode(stored.value, type=Identity)
+            except (msgspec.DecodeError, UnicodeDecodeError, BadStored) as why:
                 raise BadStored(f"{self.directory}: the hub's identity is damaged: {why}") from None
             return identity
 
     def _new_store(self) -> Identity:
         failpoint("open.before-create")
         with self._env.begin(write=True) as txn:
-            if (
-                txn.get(_IDENTITY_KEY) is None
-            ):  # else another process was quicker: its identity holds
-                identity = Identity(
-                    STORE_FORMAT, secrets.token_bytes(16), time.time_ns() // 1_000_000
-                )
-                txn.put(_IDENTITY_KEY, msgspec.msgpack.encode(identity))
+            # Else another process was quicker: its identity holds.
+            if txn.get(_IDENTITY_KEY) is None:
+                now_ms = time.time_ns() // 1_000_000
+                identity = Identity(STORE_FORMAT, secrets.token_bytes(16), now_ms)
+                packed = rows.packed(identity)
+                txn.put(_IDENTITY_KEY, rows.sealed_row(_IDENTITY_KEY, packed, txn.id()))
         identity_now = self._stored_identity()
         assert identity_now is not None, "a hub was created and is not there"
         return identity_now

@@ -21,6 +21,7 @@ from penstock.backends.lmdb import rows
 from penstock.backends.lmdb.environment import Environment
 from penstock.backends.lmdb.files import PACKER_FILE
 from penstock.backends.lmdb.tables import Tables
+from penstock.core import keys
 from penstock.core.batch import Batch
 from penstock.core.errors import BadBatch, PenstockError
 from penstock.core.model import StreamInfo
@@ -75,7 +76,7 @@ class Maintenance:
     def round(self, now_ms: int) -> None:
         """Everything there is to do now."""
         for stream_id in self._doomed():
-            drop_records(self._environment, self._write, stream_id)
+            drop_stream(self._write, stream_id)
         for stream in self._streams():
             self._forget_producers(stream)
             for shard in range(len(stream.shards)):
@@ -144,7 +145,7 @@ class Maintenance:
             keep_from = head.end
             left -= nbytes
         if keep_from is not None:
-            trim(self._environment, self._write, stream, shard, keep_from)
+            trim(self._write, stream, shard, keep_from)
 
     def _heads(self, txn: Any, stream: StreamInfo, shard: int) -> Iterator[batches.Header]:
         cursor = txn.cursor()
@@ -221,9 +222,7 @@ class _Run(NamedTuple):
     end: int
 
 
-def trim(
-    environment: Environment, write: Write, stream: StreamInfo, shard: int, before: int
-) -> None:
+def trim(write: Write, stream: StreamInfo, shard: int, before: int) -> None:
     """Move a shard's first kept offset, then drop the batches that lie wholly before it."""
 
     def move_start(tables: Tables) -> None:
@@ -233,34 +232,27 @@ def trim(
 
     write(move_start)
     failpoint("trim.between")
-    drop_records(environment, write, stream.id, shard, before)
+    prefix = batches.shard_prefix(stream.id, shard)
+    _drop(write, prefix, lambda key: batches.place_of(key)[2] <= before)
 
 
-def drop_records(
-    environment: Environment,
-    write: Write,
-    stream_id: int,
-    shard: int | None = None,
-    before: int | None = None,
-) -> None:
-    """Drop a deleted stream's batches, or those of a shard that end at or before an offset, some at
-    a time."""
-    prefix = (
-        batches.stream_prefix(stream_id)
-        if shard is None
-        else batches.shard_prefix(stream_id, shard)
-    )
+def drop_stream(write: Write, stream_id: int) -> None:
+    """Drop the batches of a deleted stream, and what groups and producers left behind with it."""
+    belonging = (rows.value_key(prefix) for prefix in keys.stream_prefixes(stream_id))
+    for prefix in (batches.stream_prefix(stream_id), *belonging):
+        _drop(write, prefix, lambda key: True)
+    write(lambda tables: tables.txn.delete(rows.doomed_key(stream_id)))
+
+
+def _drop(write: Write, prefix: bytes, wanted: Callable[[bytes], bool]) -> None:
+    """Drop the rows under a prefix up to the first that is not wanted, some at a time."""
 
     def drop_some(tables: Tables) -> bool:
         cursor = tables.txn.cursor()
         found = cursor.set_range(prefix)
         for _ in range(DROPPED_AT_ONCE):
             key = bytes(cursor.key()) if found else b""
-            if not key.startswith(prefix) or (
-                before is not None and batches.place_of(key)[2] > before
-            ):
-                if shard is None:
-                    tables.txn.delete(rows.doomed_key(stream_id))
+            if not key.startswith(prefix) or not wanted(key):
                 return True
             found = cursor.delete() and bool(cursor.key())
         return False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import shutil
@@ -13,7 +12,7 @@ import tempfile
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -124,7 +123,7 @@ class _Raw:
 
 def _stored(batch: Batch) -> bytes:
     key = batches.key_of(1, 0, len(batch))
-    return batches.sealed(batches.encode(batch), _STORE, key, 0)
+    return bytes(batches.sealed(batches.encode(batch), _STORE, key, 0))
 
 
 def _append_arrow(place: Path) -> dict[str, Any]:
@@ -343,10 +342,3 @@ def _only(table: pa.Table) -> pa.RecordBatch:
 def _made(directory: Path) -> Path:
     directory.mkdir()
     return directory
-
-
-if __name__ == "__main__":
-    sys.stdout.write(json.dumps(run(None, lambda text: None), indent=2) + "\n")
-
-
-Measure = Callable[[Path], dict[str, Any]]
