@@ -192,7 +192,8 @@ class Batch:
     def times_ms(self) -> tuple[int, int]:
         """The earliest and the latest timestamp."""
         if self._rows is not None:
-            return min(self.timestamps), max(self.timestamps)
+            times = [row.timestamp for row in self._rows]
+            return min(times), max(times)
         earliest, latest = self.times_us
         return earliest // 1000, latest // 1000
 

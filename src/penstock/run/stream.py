@@ -264,14 +264,16 @@ class Stream:
     ) -> Iterator[Batch]:
         """Up to ``stop``; None means for ever."""
         backend = self._backend
+        limits = {"max_records": max_records, "max_bytes": max_bytes}
         while stop is None or at < stop:
-            seen = backend.changes()
-            found = backend.read(
-                self.info, shard, at, stop, max_records=max_records, max_bytes=max_bytes
-            )
-            yield from found.batches
+            found = backend.read(self.info, shard, at, stop, **limits)
             if found.next == at:
-                backend.wait(seen, FOLLOW_WAIT_S)
+                # Looked at before reading once more, so that nothing can slip in between.
+                seen = backend.changes()
+                found = backend.read(self.info, shard, at, stop, **limits)
+                if found.next == at:
+                    backend.wait(seen, FOLLOW_WAIT_S)
+            yield from found.batches
             at = found.next
 
     def _append_all(self, appends: Sequence[Append], mark: Producer | None) -> list[Place]:

@@ -137,7 +137,8 @@ class LmdbBackend:
         max_bytes: int,
     ) -> Reading:
         check_shard(stream, shard)
-        stored: list[tuple[bytes, memoryview]] = []
+        stored: list[batches.Verified] = []
+        damage: BadBatch | None = None
         with self._reading() as txn:
             bounds = Tables(self._environment, txn).bounds(stream, shard)
             check_start(stream, shard, start, bounds)
@@ -155,15 +156,20 @@ class LmdbBackend:
                 nbytes += len(value)
                 if stored and nbytes > max_bytes:
                     break
-                stored.append((key, _copied(value)))
-                stored_end = batches.place_of(key)[2]
-                records = stored_end - start
-                if stored_end >= stop:
+                try:
+                    # At once, while the copy is at hand; what is in it is looked at later, so that
+                    # large data goes through the caches only once.
+                    stored.append(batches.verified(stream, self._store, key, _copied(value)))
+                except BadBatch as why:
+                    damage = why
+                    break
+                records = stored[-1].head.end - start
+                if stored[-1].head.end >= stop:
                     break
                 found = cursor.next()
         if not stored:
-            raise BadBatch(stream.name, shard, start, stop, "it is missing")
-        return self._decoded(stream, shard, stored, start, stop, Room(max_records, max_bytes))
+            raise damage or BadBatch(stream.name, shard, start, stop, "it is missing")
+        return _taken(stream, stored, start, stop, Room(max_records, max_bytes))
 
     def bounds(self, stream: StreamInfo, shard: int) -> Bounds:
         check_shard(stream, shard)
@@ -285,42 +291,35 @@ class LmdbBackend:
                 found = cursor.next()
         return None
 
-    def _decoded(
-        self,
-        stream: StreamInfo,
-        shard: int,
-        stored: list[tuple[bytes, memoryview]],
-        start: int,
-        stop: int,
-        room: Room,
-    ) -> Reading:
-        taken: list[Batch] = []
-        at = start
-        try:
-            for batch in _joined(self._opened(stream, shard, stored, start)):
-                part = room.take(batch, at, stop)
-                if not len(part):
-                    break
-                taken.append(part)
-                at += len(part)
-        except BadBatch:
-            # What came before the damage is delivered; the next read begins with it and says so.
-            if not taken:
-                raise
-        return Reading(taken, at)
 
-    def _opened(
-        self, stream: StreamInfo, shard: int, stored: list[tuple[bytes, memoryview]], start: int
-    ) -> Iterator[Batch]:
-        """The batches, each checked, and that none is missing between them."""
-        expected = start
-        for key, value in stored:
-            batch = batches.decode(stream, self._store, key, value)
-            base = batch.offsets[0]
-            if base > expected:
-                raise BadBatch(stream.name, shard, expected, base, "it is missing")
-            expected = base + len(batch)
-            yield batch
+def _taken(
+    stream: StreamInfo, stored: list[batches.Verified], start: int, stop: int, room: Room
+) -> Reading:
+    """As many of the records from ``start`` on as there is room for."""
+    taken: list[Batch] = []
+    at = start
+    try:
+        for batch in _joined(_opened(stream, stored, start)):
+            part = room.take(batch, at, stop)
+            if not len(part):
+                break
+            taken.append(part)
+            at += len(part)
+    except BadBatch:
+        # What came before the damage is delivered; the next read begins with it and says so.
+        if not taken:
+            raise
+    return Reading(taken, at)
+
+
+def _opened(stream: StreamInfo, stored: list[batches.Verified], expected: int) -> Iterator[Batch]:
+    """The batches, and that none is missing between them."""
+    for found in stored:
+        base = found.head.base
+        if base > expected:
+            raise BadBatch(stream.name, found.head.shard, expected, base, "it is missing")
+        expected = found.head.end
+        yield batches.opened(stream, found)
 
 
 def _copied(value: memoryview) -> memoryview:

@@ -43,7 +43,6 @@ _TABLE = b"R"
 HEADER = struct.Struct("<4sBBH16sIIQIIqqI")
 
 _ALL_COLUMNS = (1 << len(SCHEMA)) - 1
-_NEVER_NULL = [i for i, field in enumerate(SCHEMA) if not field.nullable]
 _ALWAYS_STORED = 0b0000110  # data and timestamp
 
 _Wire = tuple[
@@ -119,14 +118,17 @@ def encode(batch: Batch) -> Encoded:
     if len(batch) <= ROWS_MAX:
         return _encoded(batch, KIND_ROWS, _ALL_COLUMNS, _encode_rows(batch.rows))
     columns = batch.telling | _ALWAYS_STORED
-    stored = batch.columns.select([i for i in range(len(SCHEMA)) if columns >> i & 1])
+    stored = batch.columns.select(_plan(columns).columns)
     return _encoded(batch, KIND_ARROW, columns, stored.serialize())
 
 
 def _encoded(batch: Batch, kind: int, columns: int, payload: bytes | pa.Buffer) -> Encoded:
-    # In memory of Arrow's pool: fresh pages for each batch would cost more than the copy.
-    value = memoryview(pa.allocate_buffer(HEADER.size + len(payload))).cast("B")
-    value[HEADER.size :] = memoryview(payload).cast("B")
+    if isinstance(payload, bytes):
+        value = memoryview(bytearray(HEADER.size) + payload)
+    else:
+        # In memory of Arrow's pool: fresh pages for each batch would cost more than the copy.
+        value = memoryview(pa.allocate_buffer(HEADER.size + len(payload))).cast("B")
+        value[HEADER.size :] = memoryview(payload).cast("B")
     return Encoded(kind, columns, len(batch), *batch.times_ms, value, zlib.crc32(payload))
 
 
@@ -162,81 +164,108 @@ def header(store: bytes, key: bytes, value: bytes | memoryview) -> Header:
     if len(value) < HEADER.size:
         raise Unreadable(f"only {len(value)} bytes")
     head = Header._make(HEADER.unpack_from(value))
-    if head.magic != MAGIC:
+    magic, version, kind, _, *place, base, records, length, _, _, _ = head
+    if magic != MAGIC:
         raise Unreadable("it does not begin like a batch")
-    if head.version != BATCH_FORMAT or head.kind not in (KIND_ROWS, KIND_ARROW):
-        raise Unreadable(f"unknown format {head.version}, kind {head.kind}")
+    if version != BATCH_FORMAT or kind not in (KIND_ROWS, KIND_ARROW):
+        raise Unreadable(f"unknown format {version}, kind {kind}")
     stream, shard, end = place_of(key)
-    if (head.store, head.stream, head.shard, head.end) != (store, stream, shard, end):
+    if place != [store, stream, shard] or base + records != end:
         raise Unreadable("it belongs elsewhere")
-    if head.length != len(value) - HEADER.size or not head.records:
+    if length != len(value) - HEADER.size or not records:
         raise Unreadable("its length is wrong")
     return head
+
+
+class Verified(NamedTuple):
+    """A stored batch whose checksum is right; what is in it has not been looked at."""
+
+    head: Header
+    payload: memoryview
 
 
 def decode(stream: StreamInfo, store: bytes, key: bytes, value: bytes | memoryview) -> Batch:
     """The batch stored under the key, or `BadBatch`; nothing of it is looked at before it is
     verified."""
+    return opened(stream, verified(stream, store, key, value))
+
+
+def verified(stream: StreamInfo, store: bytes, key: bytes, value: bytes | memoryview) -> Verified:
     try:
-        return _verified(stream, store, key, value)
+        head = header(store, key, value)
+        payload = memoryview(value)[HEADER.size :]
+        crc = zlib.crc32(key, zlib.crc32(value[: HEADER.size - 4], zlib.crc32(payload)))
+        if crc != head.crc:
+            raise Unreadable("its checksum is wrong")
     except Unreadable as why:
         _, shard, end = place_of(key)
         raise BadBatch(stream.name, shard, _likely_base(value, end), end, str(why)) from None
+    return Verified(head, payload)
 
 
-def _verified(stream: StreamInfo, store: bytes, key: bytes, value: bytes | memoryview) -> Batch:
-    head = header(store, key, value)
-    payload = memoryview(value)[HEADER.size :]
-    crc = zlib.crc32(key, zlib.crc32(value[: HEADER.size - 4], zlib.crc32(payload)))
-    if crc != head.crc:
-        raise Unreadable("its checksum is wrong")
-    return _opened(head, payload, stream.name)
-
-
-def _opened(head: Header, payload: memoryview, stream: str) -> Batch:
+def opened(stream: StreamInfo, stored: Verified) -> Batch:
+    head, payload = stored
     offsets = range(head.base, head.end)
-    if head.kind == KIND_ROWS:
-        rows = _opened_rows(payload)
-        if len(rows) != head.records:
-            raise Unreadable(f"{len(rows)} records where {head.records} should be")
-        return Batch(
-            rows=rows, stream=stream, shard=head.shard, offsets=offsets, nbytes=head.length
-        )
-    arrow = placed(_opened_columns(head, payload), stream, head.shard, offsets)
-    return Batch(arrow=arrow, stream=stream, shard=head.shard, offsets=offsets, nbytes=head.length)
-
-
-def _opened_rows(payload: memoryview) -> list[Row]:
+    rows = arrow = None
     try:
-        return list(map(Row._make, _decode_rows(payload)))
+        if head.kind == KIND_ROWS:
+            rows = _opened_rows(head, payload)
+        else:
+            arrow = placed(_opened_columns(head, payload), stream.name, head.shard, offsets)
+    except Unreadable as why:
+        raise BadBatch(stream.name, head.shard, head.base, head.end, str(why)) from None
+    return Batch(
+        rows=rows,
+        arrow=arrow,
+        stream=stream.name,
+        shard=head.shard,
+        offsets=offsets,
+        nbytes=head.length,
+    )
+
+
+def _opened_rows(head: Header, payload: memoryview) -> list[Row]:
+    try:
+        rows = list(map(Row._make, _decode_rows(payload)))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as why:
         raise Unreadable(f"its rows cannot be decoded ({why})") from None
+    if len(rows) != head.records:
+        raise Unreadable(f"{len(rows)} records where {head.records} should be")
+    return rows
 
 
 def _opened_columns(head: Header, payload: memoryview) -> list[pa.Array]:
     if head.columns & _ALWAYS_STORED != _ALWAYS_STORED or head.columns & ~_ALL_COLUMNS:
         raise Unreadable(f"unknown columns {head.columns:#x}")
-    schema = _stored_schema(head.columns)
+    plan = _plan(head.columns)
     try:
-        stored = pa.ipc.read_record_batch(pa.py_buffer(payload), schema)
+        stored = pa.ipc.read_record_batch(pa.py_buffer(payload), plan.schema)
         if stored.num_rows != head.records:
             raise Unreadable(f"{stored.num_rows} records where {head.records} should be")
         stored.validate(full=True)
     except (pa.ArrowException, OSError, EOFError, ValueError, MemoryError) as why:
         raise Unreadable(f"its columns cannot be decoded ({why})") from None
-    columns = iter(stored.columns)
-    opened = [
-        next(columns) if head.columns >> i & 1 else default_column(i, head.records)
-        for i in range(len(SCHEMA))
-    ]
-    if any(opened[i].null_count for i in _NEVER_NULL if head.columns >> i & 1):
+    opened = [default_column(i, head.records) for i in range(len(SCHEMA))]
+    for i, column in zip(plan.columns, stored.columns, strict=True):
+        opened[i] = column
+    if any(opened[i].null_count for i in plan.never_null):
         raise Unreadable("a value is missing")
     return opened
 
 
+class _Plan(NamedTuple):
+    """What a payload of some columns holds."""
+
+    schema: pa.Schema
+    columns: list[int]
+    never_null: list[int]
+
+
 @cache
-def _stored_schema(columns: int) -> pa.Schema:
-    return pa.schema([field for i, field in enumerate(SCHEMA) if columns >> i & 1])
+def _plan(stored: int) -> _Plan:
+    columns = [i for i in range(len(SCHEMA)) if stored >> i & 1]
+    never_null = [i for i in columns if not SCHEMA.field(i).nullable]
+    return _Plan(pa.schema([SCHEMA.field(i) for i in columns]), columns, never_null)
 
 
 def _likely_base(value: bytes | memoryview, end: int) -> int:
