@@ -58,7 +58,7 @@ def test_the_header_of_a_stored_batch_is_what_it_was(file: str, expected: list[R
         b"PnSt",
         1,
         batches.KIND_ROWS if file == "batch-rows" else batches.KIND_ARROW,
-        0b0000111 if file == "batch-arrow-plain" else 0b1111111,
+        0,
         STORE,
         7,
         SHARD,

@@ -209,19 +209,10 @@ def test_a_part_of_arrow_is_counted_alone() -> None:
 
 
 @given(SOME_ROWS.filter(bool), st.data())
-def test_a_batch_knows_its_times_and_which_columns_tell_something(
-    rows: list[Row], data: st.DataObject
-) -> None:
+def test_a_batch_knows_its_times(rows: list[Row], data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(rows) - 1))
     part = rows[start:]
     times = [row.timestamp for row in part]
-    default = Row(None, None, -1)
-    telling = sum(
-        1 << column
-        for column in range(len(SCHEMA))
-        if any(row[column] != default[column] for row in part)
-    )
     for batch in (Batch(rows=rows), Batch(arrow=arrow_of(rows))):
         found = batch.part(start, len(rows))
         assert found.times_ms == (min(times), max(times))
-        assert found.telling == telling

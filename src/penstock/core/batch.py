@@ -177,7 +177,8 @@ class Batch:
         """As an Arrow record batch with offsets, its place in the schema's metadata."""
         if self._arrow is not None and self._arrow.num_columns > len(SCHEMA):
             return self._arrow
-        return placed(self.columns.columns, self.stream, self.shard, self.offsets)
+        schema = placed_schema(self.stream, self.shard)
+        return placed(self.columns.replace_schema_metadata(schema.metadata), self.offsets)
 
     @cached_property
     def columns(self) -> pa.RecordBatch:
@@ -201,21 +202,6 @@ class Batch:
     def times_us(self) -> tuple[int, int]:
         """The same of a batch made of Arrow, in microseconds."""
         return extremes(self._arrow.column(_TIMESTAMP).view(pa.int64()))
-
-    @cached_property
-    def telling(self) -> int:
-        """Bit *i* is set if column *i* holds more than its default in some record."""
-        key, data, timestamp, sequence, flags, headers, trace = self.columns.columns
-        found = (
-            key.null_count < len(key),
-            data.null_count < len(data),
-            len(timestamp) > 0,
-            not _all_zero(sequence),
-            not _all_zero(flags),
-            len(headers.values) > 0 and len(headers.flatten()) > 0,
-            trace.null_count < len(trace),
-        )
-        return sum(1 << i for i, more in enumerate(found) if more)
 
     @cached_property
     def rows(self) -> Sequence[Row]:
@@ -266,11 +252,16 @@ class Batch:
 @lru_cache(maxsize=1024)
 def read_schema(stream: str, shard: int) -> pa.Schema:
     """The schema of a batch read back: `SCHEMA` with offsets, and its place as metadata."""
-    place = {"penstock.stream": stream, "penstock.shard": str(shard)}
-    return SCHEMA.append(OFFSET_FIELD).with_metadata(place)
+    return placed_schema(stream, shard).append(OFFSET_FIELD)
 
 
-def _all_zero(column: pa.Array) -> bool:
+@lru_cache(maxsize=1024)
+def placed_schema(stream: str, shard: int) -> pa.Schema:
+    """`SCHEMA` with a place as metadata."""
+    return SCHEMA.with_metadata({"penstock.stream": stream, "penstock.shard": str(shard)})
+
+
+def all_zero(column: pa.Array) -> bool:
     """True for a column of integers that are all 0."""
     width = column.type.bit_width // 8
     start, nbytes = column.offset * width, len(column) * width
@@ -284,12 +275,9 @@ def extremes(column: pa.Array) -> tuple[int, int]:
     return found["min"], found["max"]
 
 
-def placed(
-    columns: Sequence[pa.Array], stream: str, shard: int, offsets: Sequence[int]
-) -> pa.RecordBatch:
-    """Columns of `SCHEMA` with their offsets, as a batch that knows its place."""
-    schema = read_schema(stream, shard)
-    return pa.RecordBatch.from_arrays([*columns, _offsets_array(offsets)], schema=schema)
+def placed(arrow: pa.RecordBatch, offsets: Sequence[int]) -> pa.RecordBatch:
+    """A batch in `SCHEMA` with its offsets."""
+    return arrow.append_column(OFFSET_FIELD, _offsets_array(offsets))
 
 
 @lru_cache(maxsize=1024)

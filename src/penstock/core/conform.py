@@ -15,6 +15,7 @@ from penstock.core.batch import (
     SCHEMA,
     SEQUENCE_MAX,
     Batch,
+    all_zero,
     default_column,
     extremes,
 )
@@ -119,12 +120,12 @@ def _check_ranges(taken: Batch) -> None:
         most = TIMESTAMP_MS_MAX
         raise BadRecord(f"column 'timestamp' goes from {earliest} to {latest} ms: 0 to {most}")
     for name, most in _MOST.items():
-        at = SCHEMA.get_field_index(name)
-        if taken.telling >> at & 1:
-            lowest, highest = extremes(batch.column(at))
+        column = batch.column(name)
+        if not all_zero(column):
+            lowest, highest = extremes(column)
             if lowest < 0 or highest > most:
                 raise BadRecord(f"column {name!r} goes from {lowest} to {highest}: 0 to {most}")
-    if taken.telling >> SCHEMA.get_field_index("headers") & 1:
+    if len(batch.column("headers").values):
         named = batch.column("headers").flatten()
         if named.null_count or named.field("name").null_count:
             raise BadRecord("column 'headers' holds a header without a name")

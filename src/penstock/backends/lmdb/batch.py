@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import struct
 import zlib
-from functools import cache
 from typing import Annotated, NamedTuple
 
 import msgspec
@@ -20,8 +19,8 @@ from penstock.core.batch import (
     SEQUENCE_MAX,
     Batch,
     Row,
-    default_column,
     placed,
+    placed_schema,
 )
 from penstock.core.errors import BadBatch
 from penstock.core.model import StreamInfo
@@ -42,8 +41,7 @@ _TABLE = b"R"
 
 HEADER = struct.Struct("<4sBBH16sIIQIIqqI")
 
-_ALL_COLUMNS = (1 << len(SCHEMA)) - 1
-_ALWAYS_STORED = 0b0000110  # data and timestamp
+_NEVER_NULL = [i for i, field in enumerate(SCHEMA) if not field.nullable]
 
 _Wire = tuple[
     bytes | None,
@@ -82,9 +80,6 @@ class Encoded(NamedTuple):
     """A batch ready to be stored wherever the shard ends."""
 
     kind: int
-    columns: int
-    """Which columns of the schema are in the payload; the others hold their default in every
-    record."""
     records: int
     earliest_ms: int
     latest_ms: int
@@ -98,7 +93,8 @@ class Header(NamedTuple):
     magic: bytes
     version: int
     kind: int
-    columns: int
+    flags: int
+    """None is known yet: 0."""
     store: bytes
     stream: int
     shard: int
@@ -116,20 +112,18 @@ class Header(NamedTuple):
 
 def encode(batch: Batch) -> Encoded:
     if len(batch) <= ROWS_MAX:
-        return _encoded(batch, KIND_ROWS, _ALL_COLUMNS, _encode_rows(batch.rows))
-    columns = batch.telling | _ALWAYS_STORED
-    stored = batch.columns.select(_plan(columns).columns)
-    return _encoded(batch, KIND_ARROW, columns, stored.serialize())
+        return _encoded(batch, KIND_ROWS, _encode_rows(batch.rows))
+    return _encoded(batch, KIND_ARROW, batch.columns.serialize())
 
 
-def _encoded(batch: Batch, kind: int, columns: int, payload: bytes | pa.Buffer) -> Encoded:
+def _encoded(batch: Batch, kind: int, payload: bytes | pa.Buffer) -> Encoded:
     if isinstance(payload, bytes):
         value = memoryview(bytearray(HEADER.size) + payload)
     else:
         # In memory of Arrow's pool: fresh pages for each batch would cost more than the copy.
         value = memoryview(pa.allocate_buffer(HEADER.size + len(payload))).cast("B")
         value[HEADER.size :] = memoryview(payload).cast("B")
-    return Encoded(kind, columns, len(batch), *batch.times_ms, value, zlib.crc32(payload))
+    return Encoded(kind, len(batch), *batch.times_ms, value, zlib.crc32(payload))
 
 
 def sealed(encoded: Encoded, store: bytes, key: bytes, base: int) -> memoryview:
@@ -139,7 +133,7 @@ def sealed(encoded: Encoded, store: bytes, key: bytes, base: int) -> memoryview:
         MAGIC,
         BATCH_FORMAT,
         encoded.kind,
-        encoded.columns,
+        0,
         store,
         stream,
         shard,
@@ -164,11 +158,11 @@ def header(store: bytes, key: bytes, value: bytes | memoryview) -> Header:
     if len(value) < HEADER.size:
         raise Unreadable(f"only {len(value)} bytes")
     head = Header._make(HEADER.unpack_from(value))
-    magic, version, kind, _, *place, base, records, length, _, _, _ = head
+    magic, version, kind, flags, *place, base, records, length, _, _, _ = head
     if magic != MAGIC:
         raise Unreadable("it does not begin like a batch")
-    if version != BATCH_FORMAT or kind not in (KIND_ROWS, KIND_ARROW):
-        raise Unreadable(f"unknown format {version}, kind {kind}")
+    if version != BATCH_FORMAT or kind not in (KIND_ROWS, KIND_ARROW) or flags:
+        raise Unreadable(f"unknown format {version}, kind {kind}, flags {flags:#x}")
     stream, shard, end = place_of(key)
     if place != [store, stream, shard] or base + records != end:
         raise Unreadable("it belongs elsewhere")
@@ -211,7 +205,7 @@ def opened(stream: StreamInfo, stored: Verified) -> Batch:
         if head.kind == KIND_ROWS:
             rows = _opened_rows(head, payload)
         else:
-            arrow = placed(_opened_columns(head, payload), stream.name, head.shard, offsets)
+            arrow = placed(_opened_arrow(head, payload, stream.name), offsets)
     except Unreadable as why:
         raise BadBatch(stream.name, head.shard, head.base, head.end, str(why)) from None
     return Batch(
@@ -234,38 +228,17 @@ def _opened_rows(head: Header, payload: memoryview) -> list[Row]:
     return rows
 
 
-def _opened_columns(head: Header, payload: memoryview) -> list[pa.Array]:
-    if head.columns & _ALWAYS_STORED != _ALWAYS_STORED or head.columns & ~_ALL_COLUMNS:
-        raise Unreadable(f"unknown columns {head.columns:#x}")
-    plan = _plan(head.columns)
+def _opened_arrow(head: Header, payload: memoryview, stream: str) -> pa.RecordBatch:
     try:
-        stored = pa.ipc.read_record_batch(pa.py_buffer(payload), plan.schema)
-        if stored.num_rows != head.records:
-            raise Unreadable(f"{stored.num_rows} records where {head.records} should be")
-        stored.validate(full=True)
+        arrow = pa.ipc.read_record_batch(pa.py_buffer(payload), placed_schema(stream, head.shard))
+        if arrow.num_rows != head.records:
+            raise Unreadable(f"{arrow.num_rows} records where {head.records} should be")
+        arrow.validate(full=True)
     except (pa.ArrowException, OSError, EOFError, ValueError, MemoryError) as why:
         raise Unreadable(f"its columns cannot be decoded ({why})") from None
-    opened = [default_column(i, head.records) for i in range(len(SCHEMA))]
-    for i, column in zip(plan.columns, stored.columns, strict=True):
-        opened[i] = column
-    if any(opened[i].null_count for i in plan.never_null):
+    if any(arrow.column(i).null_count for i in _NEVER_NULL):
         raise Unreadable("a value is missing")
-    return opened
-
-
-class _Plan(NamedTuple):
-    """What a payload of some columns holds."""
-
-    schema: pa.Schema
-    columns: list[int]
-    never_null: list[int]
-
-
-@cache
-def _plan(stored: int) -> _Plan:
-    columns = [i for i in range(len(SCHEMA)) if stored >> i & 1]
-    never_null = [i for i in columns if not SCHEMA.field(i).nullable]
-    return _Plan(pa.schema([SCHEMA.field(i) for i in columns]), columns, never_null)
+    return arrow
 
 
 def _likely_base(value: bytes | memoryview, end: int) -> int:

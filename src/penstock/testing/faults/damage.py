@@ -16,7 +16,6 @@ from penstock.backends.lmdb import batch as batches
 from penstock.backends.lmdb import structure
 from penstock.backends.lmdb.backend import LmdbBackend
 from penstock.backends.lmdb.maintenance import Maintenance
-from penstock.core.batch import Batch
 from penstock.core.errors import BadBatch, Damaged, PenstockError, Refused
 from penstock.core.model import StreamInfo
 from penstock.testing.faults.children import dice, seed
@@ -187,16 +186,18 @@ def survive(wanted: int, *, without: str = "") -> Outcome:
 def _disarm(defence: str) -> None:
     match defence:
         case "checksum":
-            batches._verified = _trusted
+            batches.verified = _trusted
         case "structure":
             structure.check = lambda data, transaction: True
         case _:
             assert not defence, defence
 
 
-def _trusted(stream: StreamInfo, store: bytes, key: bytes, value: bytes | memoryview) -> Batch:
+def _trusted(
+    stream: StreamInfo, store: bytes, key: bytes, value: bytes | memoryview
+) -> batches.Verified:
     payload = memoryview(value)[batches.HEADER.size :]
-    return batches._opened(batches.header(store, key, value), payload, stream.name)
+    return batches.Verified(batches.header(store, key, value), payload)
 
 
 def _check() -> None:
