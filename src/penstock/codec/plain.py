@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import reprlib
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -27,6 +28,9 @@ class BytesCodec:
 
     def decode(self, data: bytes) -> bytes:
         return data
+
+    def decode_many(self, data: Sequence[bytes | None]) -> list[bytes | None]:
+        return list(data)
 
 
 class TextCodec:
@@ -70,6 +74,13 @@ class JsonCodec:
             return self._decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as why:
             raise BadValue(f"codec 'json' cannot decode {data[:40]!r}: {why}") from None
+
+    def decode_many(self, data: Sequence[bytes | None]) -> list[Any]:
+        decode = self._decode
+        try:
+            return [None if one is None else decode(one) for one in data]
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as why:
+            raise BadValue(f"codec 'json' cannot decode: {why}") from None
 
 
 def _shown(value: Any) -> str:

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.core.errors import BadRecord
-from penstock.core.model import Header, Record
+from penstock.core.errors import BadRecord, BadValue
+from penstock.core.model import Header, Record, Values
 from penstock.core.quantities import TIMESTAMP_MS_MAX, shown_size
 
 HEADERS_TYPE = pa.list_(
@@ -93,6 +93,10 @@ def _whole(value: object, most: int) -> bool:
     return type(value) is int and 0 <= value <= most
 
 
+Decode = Callable[[bytes], Any]
+DecodeMany = Callable[[Sequence[bytes | None]], list[Any]]
+
+
 def _undecoded(data: bytes) -> Any:
     return data
 
@@ -108,7 +112,8 @@ class Batch:
         stream: str = "",
         shard: int = -1,
         offsets: Sequence[int] = (),
-        decode: Callable[[bytes], Any] = _undecoded,
+        decode: Decode = _undecoded,
+        decode_many: DecodeMany | None = None,
         nbytes: int | None = None,
     ) -> None:
         assert (rows is None) != (arrow is None), "a batch is made of one face"
@@ -120,7 +125,8 @@ class Batch:
         self.stream = stream
         self.shard = shard
         self.offsets = offsets
-        self.decode = decode
+        self._decode = decode
+        self._decode_many = decode_many
         self._nbytes = nbytes
 
     def __len__(self) -> int:
@@ -129,7 +135,7 @@ class Batch:
     def records(self) -> Iterator[Record]:
         return map(Record, repeat(self), range(self._len))
 
-    def decoded_by(self, decode: Callable[[bytes], Any]) -> Batch:
+    def decoded_by(self, decode: Decode, decode_many: DecodeMany | None = None) -> Batch:
         """The same records with another way to look at their data."""
         return Batch(
             rows=self._rows,
@@ -138,6 +144,7 @@ class Batch:
             shard=self.shard,
             offsets=self.offsets,
             decode=decode,
+            decode_many=decode_many,
             nbytes=self._nbytes,
         )
 
@@ -151,7 +158,8 @@ class Batch:
             stream=self.stream,
             shard=self.shard,
             offsets=self.offsets[start:end],
-            decode=self.decode,
+            decode=self._decode,
+            decode_many=self._decode_many,
         )
 
     def fitting(self, nbytes: int) -> int:
@@ -212,6 +220,16 @@ class Batch:
         return list(map(Row, *columns, self.traces))
 
     @cached_property
+    def values(self) -> Values:
+        """The data of each record decoded: all at once where that is quick, else one by one."""
+        if self._decode_many is not None:
+            try:
+                return self._decode_many(self.data)
+            except BadValue:
+                pass  # then whoever asks for the bad one is told, and nobody else
+        return _OneByOne(self.data, self._decode)
+
+    @cached_property
     def keys(self) -> Sequence[bytes | None]:
         return [row[0] for row in self.rows] if self.is_rows else self._listed(0)
 
@@ -247,6 +265,28 @@ class Batch:
     def _listed(self, column: int) -> list[Any]:
         listed: list[Any] = self._arrow.column(column).to_pylist()
         return listed
+
+
+_UNREAD = object()
+
+
+class _OneByOne:
+    """Values decoded when they are asked for, and once."""
+
+    __slots__ = ("_data", "_decode", "_values")
+
+    def __init__(self, data: Sequence[bytes | None], decode: Decode) -> None:
+        self._data = data
+        self._decode = decode
+        self._values: list[Any] = [None if value is None else _UNREAD for value in data]
+
+    def __getitem__(self, row: int) -> Any:
+        value = self._values[row]
+        if value is _UNREAD:
+            data = self._data[row]
+            assert data is not None, "a tombstone has no value to decode"
+            value = self._values[row] = self._decode(data)
+        return value
 
 
 @lru_cache(maxsize=1024)

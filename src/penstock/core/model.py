@@ -4,7 +4,7 @@ themselves."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import IntFlag
@@ -134,13 +134,20 @@ def even_shards(count: int) -> tuple[Shard, ...]:
     return tuple(Shard(i, ends[i], ends[i + 1]) for i in range(count))
 
 
+class Values(Protocol):
+    """Decoded data by row."""
+
+    def __getitem__(self, row: int, /) -> Any: ...
+
+
 class Columns(Protocol):
     """Some records of one shard, column by column: `penstock.core.batch.Batch`."""
 
     stream: str
     shard: int
-    decode: Callable[[bytes], Any]
 
+    @property
+    def values(self) -> Values: ...
     @property
     def offsets(self) -> Sequence[int]: ...
     @property
@@ -159,28 +166,19 @@ class Columns(Protocol):
     def traces(self) -> Sequence[bytes | None]: ...
 
 
-_UNREAD = object()
-
-
 class Record:
     """One record as it was read: a row of a batch, whose fields are looked up when asked for."""
 
-    __slots__ = ("_columns", "_row", "_value")
+    __slots__ = ("_columns", "_row")
 
     def __init__(self, columns: Columns, row: int) -> None:
         self._columns = columns
         self._row = row
-        self._value: Any = _UNREAD
 
     @property
     def value(self) -> Any:
         """The data, decoded by the stream's codec; None for a tombstone. Decoded once."""
-        value = self._value
-        if value is _UNREAD:
-            columns = self._columns
-            data = columns.data[self._row]
-            value = self._value = None if data is None else columns.decode(data)
-        return value
+        return self._columns.values[self._row]
 
     @property
     def data(self) -> bytes | None:

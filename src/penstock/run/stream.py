@@ -185,9 +185,9 @@ class Stream:
         [2]
         """
         batches = self._batches(shard, start, end, follow, max_records, size_bytes(max_bytes))
-        decode = self._codec.decode
+        decode, decode_many = self._codec.decode, getattr(self._codec, "decode_many", None)
         return itertools.chain.from_iterable(
-            batch.decoded_by(decode).records() for batch in batches
+            batch.decoded_by(decode, decode_many).records() for batch in batches
         )
 
     def read_arrow(
