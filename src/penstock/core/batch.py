@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, lru_cache
-from itertools import accumulate, repeat
+from itertools import accumulate, chain, repeat
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -161,6 +161,24 @@ class Batch:
             decode=self._decode,
             decode_many=self._decode_many,
         )
+
+    def shared_out(self, chosen: Sequence[Sequence[int]]) -> list[Batch]:
+        """A batch of the records at each of these lists of positions.
+
+        Together they count as many bytes as the whole, so that what fits one commit fits it still.
+        """
+        order = list(chain.from_iterable(chosen))
+        # Put into order once, then cut: a piece costs nothing.
+        ordered = self.columns.take(pa.array(order, pa.int32()))
+        pieces, start = [], 0
+        for rows in chosen:
+            share = self.nbytes * len(rows) // self._len
+            piece = Batch(arrow=ordered.slice(start, len(rows)), nbytes=share)
+            if self.times_us[0] == self.times_us[1]:
+                piece.times_us = self.times_us
+            pieces.append(piece)
+            start += len(rows)
+        return pieces
 
     def fitting(self, nbytes: int) -> int:
         """How many records from the first on take no more than so many bytes."""
@@ -347,7 +365,9 @@ def keyed_batch(keys: Sequence[bytes | None], data: Sequence[bytes | None], now_
         for key, value in zip(keys, data, strict=True):
             Row(key, value, now_ms).checked()
     columns += [default_column(i, count) for i in range(3, len(SCHEMA))]
-    return Batch(arrow=pa.RecordBatch.from_arrays(columns, schema=SCHEMA))
+    batch = Batch(arrow=pa.RecordBatch.from_arrays(columns, schema=SCHEMA))
+    batch.times_us = now_ms * 1000, now_ms * 1000
+    return batch
 
 
 def arrow_of(rows: Sequence[Row]) -> pa.RecordBatch:

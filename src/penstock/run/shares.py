@@ -7,8 +7,6 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-import pyarrow as pa
-
 from penstock.core.batch import COMMIT_BYTES_MAX, Batch
 from penstock.core.errors import ShardClosed
 from penstock.core.model import StreamInfo
@@ -77,16 +75,12 @@ class Shares:
     ) -> Iterator[Share]:
         half = len(targets) // 2
         if whole or not half or batch.nbytes <= COMMIT_BYTES_MAX:
+            alone = len(shards) == 1
             appends = (
-                [Append(self._info, targets[0], batch)]
-                if len(shards) == 1
-                else self._by_shard(batch, targets)
+                [Append(self._info, targets[0], batch)] if alone else self._by_shard(batch, targets)
             )
-            # Each shard's part has bytes of its own: together they may be more than the whole.
-            nbytes = sum(append.batch.nbytes for append in appends)
-            if whole or not half or nbytes <= COMMIT_BYTES_MAX:
-                yield Share(appends, targets)
-                return
+            yield Share(appends, targets)
+            return
         yield from self._divided(batch.part(0, half), targets[:half], shards, whole=False)
         yield from self._divided(batch.part(half, len(batch)), targets[half:], shards, whole=False)
 
@@ -110,12 +104,7 @@ class Shares:
         rows: dict[int, list[int]] = {target: [] for target in dict.fromkeys(targets)}
         for row, target in enumerate(targets):
             rows[target].append(row)
-        # Put into order once, then cut: a piece costs nothing.
-        order = itertools.chain.from_iterable(rows.values())
-        ordered = batch.columns.take(pa.array(list(order), pa.int32()))
-        appends, start = [], 0
-        for target, chosen in rows.items():
-            part = ordered.slice(start, len(chosen))
-            appends.append(Append(self._info, target, Batch(arrow=part)))
-            start += len(chosen)
-        return appends
+        pieces = batch.shared_out(list(rows.values()))
+        return [
+            Append(self._info, target, piece) for target, piece in zip(rows, pieces, strict=True)
+        ]
