@@ -48,7 +48,9 @@ def conformed(batch: pa.RecordBatch | pa.Table, now_ms: int) -> Batch:
             batch = pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
     except (pa.ArrowException, ValueError) as why:
         raise BadRecord(f"a batch that does not fit: {why}") from None
-    taken = Batch(arrow=batch)
+    # All buffers in full are quick to add up, and too much only for a part of a larger batch.
+    whole = batch.get_total_buffer_size()
+    taken = Batch(arrow=batch, nbytes=whole if whole <= _SMALL_BYTES else None)
     if len(taken):
         _check_ranges(taken)
         taken = _whole_ms(taken)
@@ -133,6 +135,7 @@ def _check_ranges(taken: Batch) -> None:
         _check_record_bytes(batch)
 
 
+_SMALL_BYTES = 256 * 1024
 _MOST = {"sequence": SEQUENCE_MAX, "flags": FLAGS_MAX}
 
 

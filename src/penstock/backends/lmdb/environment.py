@@ -356,12 +356,12 @@ class Environment:
     def _replaced(self) -> bool:
         return self._files_now() != self._seen_files
 
-    def _files_now(self) -> tuple[tuple[int, int], ...] | None:
+    def _files_now(self) -> tuple[int, int, int, int] | None:
         try:
-            found = [os.stat(path) for path in self._paths]
+            data, lock = os.stat(self._paths[0]), os.stat(self._paths[1])
         except OSError:
             return None
-        return tuple((file.st_dev, file.st_ino) for file in found)
+        return data.st_dev, data.st_ino, lock.st_dev, lock.st_ino
 
 
 class _Gate:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import random
 import shutil
 import statistics
@@ -106,6 +107,31 @@ class _Raw:
 
         return timed(puts)
 
+    def put_by_thread(self, transactions: int, values: list[bytes]) -> float:
+        """The same by another thread, each asked for and waited for: what a hub with one writing
+        thread could reach at best."""
+        asked: queue.SimpleQueue[threading.Lock | None] = queue.SimpleQueue()
+
+        def serve() -> None:
+            while (answered := asked.get()) is not None:
+                self.put(1, values)
+                answered.release()
+
+        def ask() -> None:
+            for _ in range(transactions):
+                answered = threading.Lock()
+                answered.acquire()
+                asked.put(answered)
+                answered.acquire(timeout=30)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            return timed(ask)
+        finally:
+            asked.put(None)
+            thread.join()
+
     def read(self) -> float:
         def reads() -> None:
             with self._env.begin(buffers=True) as txn:
@@ -140,10 +166,12 @@ def _append_arrow(place: Path) -> dict[str, Any]:
         raw_s, own_s, ratio = alternating(
             lambda: raw.put(times, [value]), lambda: timed(ours), ROUNDS
         )
+        limit = _thread_limit(raw, times, value)
     raw.close()
     count = times * BATCH_RECORDS
     return {
         "append_ratio": round(ratio, 3),
+        "append_limit": round(limit, 3),
         "append_records_per_s": round(count / own_s),
         "append_raw_records_per_s": round(count / raw_s),
     }
@@ -191,12 +219,21 @@ def _append_single(place: Path) -> dict[str, Any]:
         raw_s, own_s, ratio = alternating(
             lambda: raw.put(times, [value]), lambda: timed(ours), ROUNDS
         )
+        limit = _thread_limit(raw, times, value)
     raw.close()
     return {
         "single_ratio": round(ratio, 3),
+        "single_limit": round(limit, 3),
         "single_ms": round(own_s / times * 1e3, 3),
         "single_raw_ms": round(raw_s / times * 1e3, 3),
     }
+
+
+def _thread_limit(raw: _Raw, times: int, value: bytes) -> float:
+    _, _, ratio = alternating(
+        lambda: raw.put(times, [value]), lambda: raw.put_by_thread(times, [value]), ROUNDS
+    )
+    return ratio
 
 
 def _append_threads(place: Path) -> dict[str, Any]:
