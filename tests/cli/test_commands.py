@@ -56,8 +56,11 @@ class Shell:
         return err
 
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+        # Whatever this process inherited: Ctrl-C works in a child that a person starts.
+        interruptible = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+        code = f"{interruptible}; from penstock.cli.main import main; main()"
         return subprocess.Popen(
-            [sys.executable, "-m", "penstock", *arguments],
+            [sys.executable, "-c", code, *arguments],
             cwd=self.cwd,
             env=self.environment,
             stdout=subprocess.PIPE,

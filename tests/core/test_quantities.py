@@ -124,10 +124,10 @@ def test_durations_of_every_kind_become_seconds(duration: Any, value_s: float) -
     [
         ("soon", f'bad linger: time: invalid duration "soon"; {_WRITE}'),
         ("5", f'bad linger: time: missing unit in duration "5"; {_WRITE}'),
-        ("-5s", "bad linger '-5s': it must be finite and not negative"),
-        (-1, "bad linger -1: it must be finite and not negative"),
-        (float("nan"), "bad linger nan: it must be finite and not negative"),
-        (float("inf"), "bad linger inf: it must be finite and not negative"),
+        ("-5s", "bad linger '-5s': it must lie between 0 and 100 years"),
+        (-1, "bad linger -1: it must lie between 0 and 100 years"),
+        (float("nan"), "bad linger nan: it must lie between 0 and 100 years"),
+        (float("inf"), "bad linger inf: it must lie between 0 and 100 years"),
         (True, "bad linger True: write '5s', '200ms', a timedelta or seconds"),
         (None, "bad linger None: write '5s', '200ms', a timedelta or seconds"),
         (b"5s", "bad linger b'5s': write '5s', '200ms', a timedelta or seconds"),
@@ -141,7 +141,7 @@ def test_a_bad_duration_says_what_it_was_for(duration: Any, message: str) -> Non
 
 def test_numbers_beyond_all_durations_are_refused() -> None:
     for duration in (10**400, -(10**400), timedelta(days=-1)):
-        with pytest.raises(BadQuantity, match="finite and not negative"):
+        with pytest.raises(BadQuantity, match="between 0 and 100 years"):
             seconds(duration)
 
 
@@ -227,7 +227,7 @@ def test_a_bad_time_is_refused_with_the_reason(instant: Any, why: str) -> None:
         instant_ms(instant)
 
 
-@given(st.integers(0, 292 * 365 * 86_400_000))
+@given(st.integers(0, 100 * 366 * 86_400_000))
 def test_a_shown_duration_reads_back(ms: int) -> None:
     assert round(seconds(shown_duration(ms / 1000)) * 1000) == ms
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,13 +58,16 @@ class MemoryBackend:
     capabilities = CAPABILITIES
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._changes = 0
         self._streams: dict[str, StreamInfo] = {}
         self._next_id = 1
         self._shards: dict[tuple[int, int], _ShardRecords] = {}
         self._values: dict[bytes, Versioned] = {}
         self.closed = False
+        self.users = 1
+        """How many hubs stand on it: the last one closes it."""
 
     # Streams
 
@@ -233,9 +237,13 @@ class MemoryBackend:
             }
 
     def close(self) -> None:
-        with self._changed:
-            self.closed = True
-            self._changed.notify_all()
+        with self._lock:
+            self.users -= 1
+            if self.users <= 0:
+                self.closed = True
+                self._shards.clear()
+                self._values.clear()
+                self._changed.notify_all()
 
     def _records(self, stream: StreamInfo, shard: int) -> _ShardRecords:
         check_shard(stream, shard)
@@ -244,28 +252,20 @@ class MemoryBackend:
             raise UnknownStream(stream.name)
         return self._shards[stream.id, shard]
 
-    def _reading(self) -> threading.Condition:
+    def _reading(self) -> AbstractContextManager[Any]:
         if self.closed:
             raise Closed("this hub was closed")
-        return self._changed
+        return self._lock
 
-    def _writing(self) -> _Writing:
-        return _Writing(self)
-
-
-class _Writing:
-    """The lock, a new version for what is written, and a call to those who wait."""
-
-    def __init__(self, backend: MemoryBackend) -> None:
-        self._backend = backend
-
-    def __enter__(self) -> None:
-        self._backend._reading().acquire()
-        self._backend._changes += 1
-
-    def __exit__(self, *_: object) -> None:
-        self._backend._changed.notify_all()
-        self._backend._changed.release()
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """The lock, a new version for what is written, and a call to those who wait."""
+        with self._reading():
+            self._changes += 1
+            try:
+                yield
+            finally:
+                self._changed.notify_all()
 
 
 def _kept(part: Append) -> Part:

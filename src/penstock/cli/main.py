@@ -21,7 +21,11 @@ HUB_DEFAULT = "./penstock-data"
 SETTINGS_FILE = "penstock.toml"
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    no_args_is_help=False,
+    invoke_without_command=True,
+)
 @click.option(
     "--hub",
     metavar="HUB",
@@ -31,6 +35,12 @@ SETTINGS_FILE = "penstock.toml"
 @click.pass_context
 def cli(context: click.Context, hub: str | None) -> None:
     """Partitioned streams of records: create streams, append to them, look at them."""
+    if hub is not None and (not hub or hub.startswith("memory:")):
+        raise BadSetting(
+            f"--hub {hub!r}: name a directory; a memory hub would end with this command"
+        )
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
     context.obj = hub or os.environ.get("PENSTOCK_HUB") or _from_settings() or HUB_DEFAULT
 
 

@@ -18,7 +18,7 @@ from penstock.cli import render
 from penstock.cli.streams import as_json
 from penstock.core.errors import BadRecord, BadSetting, PenstockError
 from penstock.core.model import Record
-from penstock.core.reading import check_shard
+from penstock.core.reading import check_shard, check_start
 from penstock.ops.views import record_view
 from penstock.run.stream import Stream
 from penstock.run.tail import followed, last, merged
@@ -200,6 +200,8 @@ def _starts(stream: Stream, shards: list[int], start: str | None, count: int) ->
         raise BadSetting(f"--from {start!r}: earliest, latest or an offset")
     if len(shards) == 1:
         return {shards[0]: int(start)}
+    longest = max(bounds, key=lambda shard: bounds[shard].end)
+    check_start(stream.info, longest, int(start), bounds[longest])
     return {shard: min(int(start), kept.end) for shard, kept in bounds.items()}
 
 

@@ -78,8 +78,9 @@ def show(hub: str, /, name: str, as_json: bool) -> None:
 @stream.command()
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@as_json
 @click.pass_obj
-def delete(hub: str, /, name: str, yes: bool) -> None:
+def delete(hub: str, /, name: str, yes: bool, as_json: bool) -> None:
     """Delete a stream with all its records, for good."""
     with penstock.open(hub, create=False) as opened:
         info = opened.stream(name).info
@@ -89,7 +90,10 @@ def delete(hub: str, /, name: str, yes: bool) -> None:
                 raise BadSetting(f"{name} has {records} records: say --yes to delete them")
             click.confirm(f"Delete {name} with {records} records?", abort=True)
         opened.delete_stream(name)
-    click.echo(f"{name}: deleted, {records} records")
+    if as_json:
+        render.json_line({"stream": name, "deleted": True, "records": records})
+    else:
+        click.echo(f"{name}: deleted, {records} records")
 
 
 def _bounds(hub: Hub, info: StreamInfo) -> dict[int, Bounds]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from itertools import accumulate, chain, repeat
 from typing import Any, NamedTuple
 
@@ -349,11 +349,19 @@ def placed(arrow: pa.RecordBatch, offsets: Sequence[int]) -> pa.RecordBatch:
     return arrow.append_column(OFFSET_FIELD, _offsets_array(offsets))
 
 
-@lru_cache(maxsize=1024)
 def default_column(column: int, count: int) -> pa.Array:
     """A column of `SCHEMA` whose records all hold its default: null, 0, or no headers."""
-    if count < _DEFAULT_ROWS:
-        return default_column(column, _DEFAULT_ROWS).slice(0, count)
+    if count <= _DEFAULT_ROWS:
+        return _default_rows(column).slice(0, count)
+    return _default_array(column, count)
+
+
+@cache
+def _default_rows(column: int) -> pa.Array:
+    return _default_array(column, _DEFAULT_ROWS)
+
+
+def _default_array(column: int, count: int) -> pa.Array:
     kind = SCHEMA.field(column).type
     if column == _HEADERS:
         none = pa.array([], HEADERS_TYPE.value_type)

@@ -103,7 +103,10 @@ class BadHub(Invalid):
 
 class UnknownStream(PenstockError, LookupError):
     def __init__(self, name: str) -> None:
-        super().__init__(f"no stream {name!r} in this hub: create it with create_stream")
+        super().__init__(
+            f"no stream {name!r} in this hub: create it with create_stream, or on the command line "
+            f"with penstock stream create {name}"
+        )
         self.name = name
 
 

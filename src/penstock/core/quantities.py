@@ -15,6 +15,9 @@ Instant = datetime | int
 TIMESTAMP_MS_MAX = 253_402_300_799_999
 """The last millisecond of the year 9999, so that every timestamp is also a datetime."""
 
+DURATION_S_MAX = 100 * 366 * 86_400.0
+"""As long as anything can be waited for."""
+
 _GO_UNITS_NS = {
     "ns": 1,
     "us": 1_000,
@@ -62,8 +65,8 @@ def seconds(duration: Duration, *, what: str = "duration") -> float:
             ) from None
     else:
         raise BadQuantity(f"bad {what} {duration!r}: write '5s', '200ms', a timedelta or seconds")
-    if not math.isfinite(value) or value < 0:
-        raise BadQuantity(f"bad {what} {duration!r}: it must be finite and not negative")
+    if not 0 <= value <= DURATION_S_MAX:
+        raise BadQuantity(f"bad {what} {duration!r}: it must lie between 0 and 100 years")
     return value
 
 

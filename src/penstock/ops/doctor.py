@@ -15,6 +15,7 @@ from penstock.run.hub import Hub
 from penstock.run.stream import Stream
 
 JAVA_MIN = 17
+JAVA_S = 20
 DISK_FREE_MIN = 1 << 30
 
 _PARTS = {
@@ -97,7 +98,12 @@ def _java() -> Finding:
     java = shutil.which("java")
     if java is None:
         return _finding("java", "not found", advice=advice)
-    told = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    try:
+        told = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, check=False, timeout=JAVA_S
+        ).stderr
+    except (OSError, subprocess.TimeoutExpired):
+        told = ""
     found = re.search(r'version "([0-9]+)[^"]*"', told)
     if found is None:
         return _finding("java", "no answer to java -version", advice=advice)

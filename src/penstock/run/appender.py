@@ -8,14 +8,12 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from penstock.core.batch import Batch, Row
+from penstock.core.batch import ROW_OVERHEAD, Batch, Row
 from penstock.core.errors import Closed
 from penstock.core.model import RecordId, StreamInfo
 from penstock.core.ports import Append, Backend, Codec
 from penstock.core.quantities import Duration, Instant, seconds
 from penstock.run.rows import Headers, Key, row_of
-
-ROW_OVERHEAD = 40
 
 
 class _Flight:
@@ -81,7 +79,8 @@ class Appender:
         self._linger_s = linger_s
         self._max_records = max_records
         self._max_bytes = max_bytes
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._filling = _Flight()
         self._filling_since = 0.0
         self._keyless_shard = -1
@@ -107,7 +106,7 @@ class Appender:
         """Take one record; waits while two commits' worth of records are on their way."""
         row = row_of(self._codec, value, key, headers, timestamp, sequence, flags, trace)
         nbytes = row.nbytes + ROW_OVERHEAD
-        with self._changed:
+        with self._lock:
             self._changed.wait_for(lambda: self._closed or self._broken or not self._full(nbytes))
             if self._broken is not None:
                 raise self._broken
@@ -124,9 +123,9 @@ class Appender:
 
     def flush(self) -> None:
         """Return once everything taken so far is durable, or raise what kept it from being so."""
-        with self._changed:
+        with self._lock:
             last = self._filling if self._filling.count else self._flying
-            self._hurry = True
+            self._hurry = self._filling.count > 0
             self._changed.notify_all()
         if last is not None:
             last.landed.wait()
@@ -135,7 +134,7 @@ class Appender:
 
     def close(self) -> None:
         """Flush and stop; raises what kept a record from being written."""
-        with self._changed:
+        with self._lock:
             self._closed = True
             self._changed.notify_all()
         self._thread.join()
@@ -167,20 +166,27 @@ class Appender:
         return flight.count >= self._max_records or flight.nbytes + more_bytes > self._max_bytes
 
     def _run(self) -> None:
+        try:
+            self._serve()
+        except BaseException as why:  # nobody must wait for a thread that is gone
+            self._break(self._filling, why)
+            self._filling.landed.set()
+
+    def _serve(self) -> None:
         while (flight := self._next()) is not None:
             try:
                 self._commit(flight)
             except BaseException as why:  # whoever waits for a record of it gets it raised
                 self._break(flight, why)
             flight.landed.set()
-            with self._changed:
+            with self._lock:
                 self._flying = None
                 self._changed.notify_all()
 
     def _next(self) -> _Flight | None:
         """The next records to commit: when there are enough, when they have waited enough, or at
         the end."""
-        with self._changed:
+        with self._lock:
             while True:
                 flight = self._filling
                 waited_s = time.monotonic() - self._filling_since
@@ -203,5 +209,5 @@ class Appender:
 
     def _break(self, flight: _Flight, why: BaseException) -> None:
         flight.error = why
-        with self._changed:
+        with self._lock:
             self._broken = why

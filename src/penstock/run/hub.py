@@ -25,6 +25,7 @@ class Hub:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
+        self._closed = False
 
     @property
     def capabilities(self) -> Capabilities:
@@ -57,7 +58,7 @@ class Hub:
             codec=codec,
             routing=routing,
             retention_s=_positive(retention),
-            retention_bytes=None if retention_bytes is None else size_bytes(retention_bytes),
+            retention_bytes=_positive_bytes(retention_bytes),
             created_ms=now_ms(),
         )
         try:
@@ -87,7 +88,10 @@ class Hub:
         return self._backend.describe()
 
     def close(self) -> None:
-        self._backend.close()
+        """Let go of everything; once is enough, twice does no harm."""
+        if not self._closed:
+            self._closed = True
+            self._backend.close()
 
     def __enter__(self) -> Hub:
         return self
@@ -111,6 +115,15 @@ def _positive(retention: Duration | None) -> float | None:
     if kept_s == 0:
         raise BadSetting("retention 0: leave it out to keep records for ever")
     return kept_s
+
+
+def _positive_bytes(retention_bytes: Size | None) -> int | None:
+    if retention_bytes is None:
+        return None
+    kept = size_bytes(retention_bytes, what="retention_bytes")
+    if kept == 0:
+        raise BadSetting("retention_bytes 0: leave it out to keep records for ever")
+    return kept
 
 
 def _check_same(info: StreamInfo, spec: StreamSpec) -> None:

@@ -41,15 +41,20 @@ def open(
     place = os.fspath(where) if isinstance(where, str | os.PathLike) else None
     if not isinstance(place, str) or not place:
         raise BadHub(f"bad hub {where!r}: name a directory, or memory:")
-    scheme, colon, rest = place.partition(":")
+    scheme, colon, rest = place.partition(":") if isinstance(where, str) else ("", "", "")
     if colon and scheme == "memory":
         return Hub(_memory(rest))
-    if colon and "/" not in scheme and len(scheme) > 1:
-        raise BadHub(f"bad hub {place!r}: no hubs of kind {scheme!r}; name a directory, or memory:")
+    if colon and "/" not in scheme:
+        raise BadHub(
+            f"bad hub {place!r}: no hubs of kind {scheme!r}; name a directory, or memory: "
+            f"(./{place} if this is one)"
+        )
     map_bytes = size_bytes(map_size, what="map_size")
     if map_bytes < MAP_BYTES_MIN:
         raise BadSetting(f"map_size {map_size}: at least {MAP_BYTES_MIN} bytes")
     timeout_s = seconds(write_timeout, what="write_timeout")
+    if timeout_s == 0:
+        raise BadSetting("write_timeout 0: a write takes some time, as in '30s'")
 
     # Not at the top: a memory hub needs no LMDB.
     from penstock.backends.lmdb.backend import LmdbBackend
@@ -72,4 +77,6 @@ def _memory(name: str) -> Backend:
         found = _named.get(name)
         if found is None or found.closed:
             found = _named[name] = MemoryBackend()
+        else:
+            found.users += 1
         return found

@@ -203,8 +203,7 @@ class LmdbBackend:
             left_s = until - time.monotonic()
             if now != seen or left_s <= 0:
                 return now
-            with self._shared.committed:
-                self._shared.committed.wait(min(pause_s, left_s))
+            self._shared.wait(min(pause_s, left_s))
             pause_s = min(pause_s * 1.5, POLL_S_MAX)
 
     # Small values and commits

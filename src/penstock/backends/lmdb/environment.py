@@ -7,13 +7,11 @@ replaced directory stops writes; a full map grows; a map grown by others is adop
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import itertools
 import logging
 import os
 import secrets
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,6 +22,7 @@ import msgspec
 
 import lmdb
 from penstock.backends.lmdb import files, rows, structure
+from penstock.backends.lmdb.gate import Gate, Place
 from penstock.core.errors import (
     BadStored,
     Closed,
@@ -76,7 +75,9 @@ class Environment:
         self._pid = os.getpid()
         self._closed = False
         self._lost = False
-        self._gate = _Gate()
+        self._gate = Gate()
+        self._writing = Place()
+        self._stale_cleared = 0
         self._next_reader_check = 0.0
         self._next_gone_check = 0.0
         files.prepare(directory, create=create, any_filesystem=any_filesystem)
@@ -119,11 +120,14 @@ class Environment:
         except lmdb.ReadersFullError:
             raise self._no_slot() from None
         except lmdb.Error as why:
+            limit = (
+                "open files (ulimit -n)" if "Too many" in str(why) else "address space (ulimit -v)"
+            )
             raise HubBusy(
-                f"{self.directory} cannot be opened: {why}; is there a limit on address space?"
+                f"{self.directory} cannot be opened: {why}; is there a limit on {limit}?"
             ) from None
         try:
-            self._env.reader_check()
+            self._stale_cleared += self._env.reader_check()
             self._check_structure()
             self.identity = self._stored_identity() or self._new_store()
             if self.identity.format > STORE_FORMAT:
@@ -195,8 +199,8 @@ class Environment:
     def reading(self) -> Iterator[Any]:
         """A read transaction from one moment. Keep it short: while it lives, no page is reused."""
         self.check_usable()
-        with self._gate.together(), self._own_errors():
-            txn = self._begun(lambda: self._env.begin(buffers=True))
+        with self._gate.together() as place, self._own_errors():
+            txn = self._begun(lambda: self._env.begin(buffers=True), place)
             try:
                 yield txn
             finally:
@@ -209,11 +213,16 @@ class Environment:
             self.reopen()
         self.check_usable()
         txn = self._begun(lambda: self._env.begin(write=True, buffers=True))
-        self._gate.enter()
+        self._writing = Place()
+        self._gate.enter(self._writing)
         return txn
 
     def end_write(self) -> None:
-        self._gate.leave()
+        self._gate.leave(self._writing)
+
+    def in_use_here(self) -> bool:
+        """True if this thread is inside a transaction: then a signal handler is asking."""
+        return self._gate.inside_here()
 
     def last_transaction(self) -> int:
         """Grows with every commit of any process.
@@ -221,8 +230,8 @@ class Environment:
         Asked of a read transaction, not of `info()`: there a commit shows while it is still being
         synced, and a reader that then finds nothing would wait for the next one."""
         self.check_usable()
-        with self._gate.together(), self._own_errors():
-            txn = self._begun(self._env.begin)
+        with self._gate.together() as place, self._own_errors():
+            txn = self._begun(self._env.begin, place)
             last: int = txn.id()
             txn.abort()
             return last
@@ -243,7 +252,7 @@ class Environment:
             self._next_reader_check = now + READER_CHECK_S
             with self._gate.together(), self._own_errors():
                 if not (self._lost or self._closed):
-                    self._env.reader_check()
+                    self._stale_cleared += self._env.reader_check()
 
     def inherited(self) -> bool:
         return os.getpid() != self._pid
@@ -264,7 +273,7 @@ class Environment:
             now = self._env.info()["map_size"]
             if now >= MAP_BYTES_MAX:
                 raise DiskFull(f"the hub {self.directory} has reached {shown_size(now)}")
-            self._env.set_mapsize(min(max(now, 2**20) * 2, MAP_BYTES_MAX))
+            self._set_map(min(max(now, 2**20) * 2, MAP_BYTES_MAX))
             log.info(
                 "hub=%s: map grown to %s", self.directory, shown_size(self._env.info()["map_size"])
             )
@@ -293,7 +302,7 @@ class Environment:
         self.check_usable()
         with self._gate.together(), self._own_errors():
             info, page_bytes = self._env.info(), self._env.stat()["psize"]
-            stale = self._env.reader_check()
+            self._stale_cleared += self._env.reader_check()
             readers = self._env.readers()
             data = os.stat(self.directory / files.DATA_FILE)
         disk = os.statvfs(self.directory)
@@ -308,18 +317,18 @@ class Environment:
             "bytes_free_disk": disk.f_bavail * disk.f_frsize,
             "readers": max(len(readers.splitlines()) - 1, 0),
             "readers_max": info["max_readers"],
-            "stale_readers_cleared": stale,
+            "stale_readers_cleared": self._stale_cleared,
             "transactions": info["last_txnid"],
         }
 
-    def _begun(self, begin: Callable[[], T]) -> T:
+    def _begun(self, begin: Callable[[], T], place: Place | None = None) -> T:
         """Begin a transaction, after adopting a map that others grew or clearing slots of dead
         readers."""
         for tries in range(100):
             try:
                 return begin()
             except lmdb.MapResizedError:
-                self._adopt_map()
+                self._adopt_map(place)
                 time.sleep(_ADOPT_AGAIN_S * tries)
             except lmdb.ReadersFullError:
                 if not self._env.reader_check():
@@ -332,17 +341,33 @@ class Environment:
             f"in {READER_CHECK_S:.0f} s if some were killed"
         )
 
-    def _adopt_map(self) -> None:
-        # Called with the gate shared by this thread at most once: step out, wait for the others,
-        # step in.
-        shared = self._gate.step_out()
+    def _adopt_map(self, place: Place | None) -> None:
+        # Step out, wait for the others, step in again.
+        if place is not None:
+            self._gate.leave(place)
         try:
-            # The writer thread may have begun a transaction and not yet entered: then again, later.
-            with self._gate.alone(), contextlib.suppress(lmdb.Error):
-                self._env.set_mapsize(0)
+            with self._gate.alone():
+                self._set_map(0)
         finally:
-            if shared:
-                self._gate.enter()
+            if place is not None:
+                self._gate.enter(place)
+
+    def _set_map(self, nbytes: int) -> None:
+        """Another size of the map; 0 for what others made it. The gate is ours alone."""
+        try:
+            self._env.set_mapsize(nbytes)
+        except (lmdb.Error, MemoryError) as why:
+            if "write transaction is active" in str(why):
+                return  # the writer thread has begun one and not entered yet: again, later
+            # LMDB has given up the old map as well.
+            self._lost = True
+            self._env.close()
+            self._open_files()
+            self._lost = False
+            raise HubBusy(
+                f"the map of {self.directory} cannot grow ({why}): lift the limit on address "
+                "space (ulimit -v)"
+            ) from None
 
     @contextmanager
     def _own_errors(self) -> Iterator[None]:
@@ -362,60 +387,6 @@ class Environment:
         except OSError:
             return None
         return data.st_dev, data.st_ino, lock.st_dev, lock.st_ino
-
-
-class _Gate:
-    """Transactions go together; a change of the map goes alone."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._inside = 0
-        self._closed = False
-        self._mine = threading.local()
-
-    def enter(self) -> None:
-        with self._changed:
-            while self._closed:
-                self._changed.wait()
-            self._inside += 1
-        self._mine.inside = True
-
-    def leave(self) -> None:
-        self._mine.inside = False
-        with self._changed:
-            self._inside -= 1
-            if not self._inside:
-                self._changed.notify_all()
-
-    def step_out(self) -> bool:
-        """Leave if this thread is inside; True if it was."""
-        if not getattr(self._mine, "inside", False):
-            return False
-        self.leave()
-        return True
-
-    @contextmanager
-    def together(self) -> Iterator[None]:
-        self.enter()
-        try:
-            yield
-        finally:
-            self.leave()
-
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        with self._changed:
-            while self._closed:
-                self._changed.wait()
-            self._closed = True
-            while self._inside:
-                self._changed.wait()
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._closed = False
-                self._changed.notify_all()
 
 
 def store_error(why: Exception, directory: Path) -> PenstockError:

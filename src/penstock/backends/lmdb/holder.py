@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import mmap
+import contextlib
 import os
 import time
 from pathlib import Path
@@ -24,34 +24,32 @@ class HolderInfo(NamedTuple):
 
 
 class Holder:
-    """Written through a map, without a sync: it only has to be seen by the living."""
+    """Written in place without a sync: it only has to be seen by the living, and what cannot be
+    written is not worth failing for."""
 
     def __init__(self, directory: Path) -> None:
-        try:
-            self._shown = _mapped(directory / HOLDER_FILE)
-        except OSError:  # no room: then nobody sees it
-            self._shown = mmap.mmap(-1, _WIDTH)
+        self._file = -1
+        with contextlib.suppress(OSError):
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+            self._file = os.open(directory / HOLDER_FILE, flags, 0o600)
         self._me = f"{os.getpid()} {_started(os.getpid())}"
 
     def take(self) -> None:
         since = time.clock_gettime(time.CLOCK_BOOTTIME)
-        self._shown[:] = f"{self._me} {since:.3f}".ljust(_WIDTH).encode()
+        self._show(f"{self._me} {since:.3f}".ljust(_WIDTH).encode())
 
     def give_back(self) -> None:
-        self._shown[:] = _NOBODY
+        self._show(_NOBODY)
 
     def close(self) -> None:
-        self._shown.close()
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
 
-
-def _mapped(path: Path) -> mmap.mmap:
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        # Real room, not a hole: on a full disk, writing to a hole through a map kills the process.
-        os.posix_fallocate(file, 0, _WIDTH)
-        return mmap.mmap(file, _WIDTH)
-    finally:
-        os.close(file)
+    def _show(self, text: bytes) -> None:
+        if self._file >= 0:
+            with contextlib.suppress(OSError):
+                os.pwrite(self._file, text, 0)
 
 
 def holder_of(directory: Path) -> HolderInfo | None:

@@ -20,8 +20,8 @@ class Shared:
 
     def __init__(self, environment: Environment) -> None:
         self.environment = environment
-        self.committed = threading.Condition()
-        """Told after every commit of this process."""
+        self._lock = threading.RLock()
+        self._committed = threading.Condition(self._lock)
         self._writer = Writer(environment, self._tell)
         self._maintenance: Maintenance | None = None
         self._users = 0
@@ -55,6 +55,11 @@ class Shared:
 
         return self._writer.write(within, nbytes=nbytes, timeout_s=timeout_s)
 
+    def wait(self, timeout_s: float) -> None:
+        """Until this process commits something, or the time is over."""
+        with self._lock:
+            self._committed.wait(timeout_s)
+
     def release(self) -> None:
         """One user less; after the last one everything is closed."""
         with _registry_lock:
@@ -78,18 +83,19 @@ class Shared:
             self._maintenance.let_go()
 
     def _tell(self) -> None:
-        with self.committed:
-            self.committed.notify_all()
+        with self._lock:
+            self._committed.notify_all()
 
 
 _registry: dict[str, Shared] = {}
-_registry_lock = threading.Lock()
+# Re-entrant: a signal handler may close one hub while its thread opens another.
+_registry_lock = threading.RLock()
 
 
 def _after_fork() -> None:
     # A thread of the parent may have held it at the fork, and does not exist here.
     global _registry_lock
-    _registry_lock = threading.Lock()
+    _registry_lock = threading.RLock()
     for shared in _registry.values():
         shared.after_fork()
 

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from penstock.backends.lmdb.metas import FREE_FLAGS, HEAD_BYTES, PAGE_HEADER, Meta, Table, metas
 
-PAGES_CHECKED_MAX = 8_192
+PAGES_CHECKED_MAX = 4_096
 
 _NO_PAGE = 2**64 - 1
 _DEPTH_MAX = 32

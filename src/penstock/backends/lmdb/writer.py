@@ -20,13 +20,14 @@ from penstock.backends.lmdb.environment import Environment, store_error
 from penstock.backends.lmdb.holder import Holder, holder_of
 from penstock.core.batch import COMMIT_BYTES_MAX
 from penstock.core.errors import Closed, PenstockError, UnknownOutcome
-from penstock.failpoints import failpoint
+from penstock.failpoints import FailPoint, failpoint
 
 log = logging.getLogger("penstock")
 
 STUCK_WARN_S = 5.0
 WRITE_TIMEOUT_S = 30.0
 CLOSE_S = 5.0
+END_S = 1.0
 GATHER_S = 0.0005
 
 T = TypeVar("T")
@@ -64,7 +65,8 @@ class Writer:
         """Out of the queue, but in no transaction yet."""
         self._last_count = 1
         self._ending = False
-        self._taking = threading.Lock()
+        self._drained = threading.Event()
+        self._taking = threading.RLock()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="penstock-writer", daemon=True)
         self._thread.start()
@@ -91,7 +93,14 @@ class Writer:
             if not self._closed:
                 self._closed = True
                 self._queue.put(None)
-        self._thread.join(CLOSE_S)
+        if self._environment.in_use_here():
+            return  # a signal handler asks, above a read that must end first; the thread waits
+        if self._drained.wait(CLOSE_S):
+            # Longer only if a signal handler asks whose thread was at the gate.
+            self._thread.join(END_S)
+        if self._thread.is_alive():
+            directory = self._environment.directory
+            log.warning("hub=%s: not closed yet, but when it can be; %s", directory, self._held())
 
     def _wait_longer(self, request: _Request[Any], timeout_s: float) -> None:
         directory = self._environment.directory
@@ -120,6 +129,7 @@ class Writer:
     def _run(self) -> None:
         while self._gathered():
             self._write_together()
+        self._drained.set()
         self._holder.close()
         self._environment.close()
 
@@ -164,7 +174,10 @@ class Writer:
         self._last_count = max(len(group), 1)
         for request in group:
             request.answer()
-        failpoint("write.acknowledged")
+        try:
+            failpoint("write.acknowledged")
+        except (FailPoint, OSError) as why:
+            log.error("hub=%s: %s", self._environment.directory, why)
 
     def _concerned(self, group: list[_Request[Any]]) -> list[_Request[Any]]:
         """Who is to hear of an error: the first in line, if nobody's turn had come yet."""
