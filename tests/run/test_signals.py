@@ -42,6 +42,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("busy_with", ["append", "read", "open"])
 def test_a_handler_may_close_the_hub_whatever_it_interrupts(tmp_path: Path, busy_with: str) -> None:
     for run in range(3):
@@ -83,6 +84,7 @@ with penstock.open(sys.argv[1]) as hub:
 """
 
 
+@pytest.mark.slow
 def test_a_handler_that_raises_leaves_a_hub_that_can_be_closed_and_opened(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", _RAISING, str(tmp_path / "hub")],

@@ -114,9 +114,9 @@ def _whole_ms(taken: Batch) -> Batch:
 
 def _check_ranges(taken: Batch) -> None:
     batch = taken.columns
-    for i, field in enumerate(SCHEMA):
-        if not field.nullable and batch.column(i).null_count:
-            raise BadRecord(f"column {field.name!r} has missing values")
+    for i in _NEVER_NULL:
+        if batch.column(i).null_count:
+            raise BadRecord(f"column {SCHEMA.field(i).name!r} has missing values")
     earliest, latest = taken.times_ms
     if earliest < 0 or latest > TIMESTAMP_MS_MAX:
         most = TIMESTAMP_MS_MAX
@@ -135,6 +135,7 @@ def _check_ranges(taken: Batch) -> None:
         _check_record_bytes(batch)
 
 
+_NEVER_NULL = [i for i, field in enumerate(SCHEMA) if not field.nullable]
 _SMALL_BYTES = 256 * 1024
 _MOST = {"sequence": SEQUENCE_MAX, "flags": FLAGS_MAX}
 

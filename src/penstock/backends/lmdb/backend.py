@@ -47,7 +47,7 @@ CAPABILITIES = Capabilities(
 T = TypeVar("T")
 
 POLL_S_MIN = 0.0005
-POLL_S_MAX = 0.005
+POLL_S_MAX = 0.004
 """How long a reader waits between two looks for what another process wrote."""
 
 

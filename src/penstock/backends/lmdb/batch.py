@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from penstock.core.batch import (
     FLAGS_MAX,
-    SCHEMA,
     SEQUENCE_MAX,
     Batch,
     Row,
@@ -41,7 +40,6 @@ _TABLE = b"R"
 
 HEADER = struct.Struct("<4sBBH16sIIQIIqqI")
 
-_NEVER_NULL = [i for i, field in enumerate(SCHEMA) if not field.nullable]
 
 _Wire = tuple[
     bytes | None,
@@ -236,8 +234,6 @@ def _opened_arrow(head: Header, payload: memoryview, stream: str) -> pa.RecordBa
         arrow.validate(full=True)
     except (pa.ArrowException, OSError, EOFError, ValueError, MemoryError) as why:
         raise Unreadable(f"its columns cannot be decoded ({why})") from None
-    if any(arrow.column(i).null_count for i in _NEVER_NULL):
-        raise Unreadable("a value is missing")
     return arrow
 
 

@@ -12,6 +12,7 @@ import itertools
 import logging
 import os
 import secrets
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -213,7 +214,8 @@ class Environment:
             self.reopen()
         self.check_usable()
         txn = self._begun(lambda: self._env.begin(write=True, buffers=True))
-        self._writing = Place()
+        if self._writing.thread != threading.get_ident():
+            self._writing = Place()
         self._gate.enter(self._writing)
         return txn
 
