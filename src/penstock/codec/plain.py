@@ -69,6 +69,13 @@ class JsonCodec:
         except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as why:
             raise BadValue(f"codec 'json' cannot encode {_shown(value)}: {why}") from None
 
+    def encode_many(self, values: Sequence[Any]) -> list[bytes | None]:
+        encode = self._encode
+        try:
+            return [None if value is None else encode(value) for value in values]
+        except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as why:
+            raise BadValue(f"codec 'json' cannot encode: {why}") from None
+
     def decode(self, data: bytes) -> Any:
         try:
             return self._decode(data)

@@ -253,8 +253,9 @@ class Codec(Protocol):
     def decode(self, data: bytes) -> Any:
         """The value, or `BadValue`."""
 
-    # A codec may also have ``decode_many(data) -> list``, where None stays None. It is then asked
-    # for the values of a whole batch, and one by one only if that raises `BadValue`.
+    # A codec may also have ``encode_many(values) -> list`` and ``decode_many(data) -> list``, where
+    # None stays None. They are then asked for a whole batch, and one by one only if that raises
+    # `BadValue`.
 
 
 class Envelope(Protocol):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 
 from penstock.core.errors import BadSetting
 from penstock.core.model import ROUTINGS, Shard
@@ -63,9 +62,23 @@ def murmur2(key: bytes) -> int:
 
 
 def _remembering(route: Router) -> Router:
-    """Keys come again and again: the hash of one is worth remembering, unless it is a long one."""
-    known = lru_cache(maxsize=KEYS_REMEMBERED)(route)
-    return lambda key: known(key) if len(key) <= KEY_BYTES_REMEMBERED else route(key)
+    return _Known(route).__getitem__
+
+
+class _Known(dict[bytes, int]):
+    """Keys come again and again: where one goes is worth remembering, unless it is a long one."""
+
+    def __init__(self, route: Router) -> None:
+        super().__init__()
+        self._route = route
+
+    def __missing__(self, key: bytes) -> int:
+        shard = self._route(key)
+        if len(key) <= KEY_BYTES_REMEMBERED:
+            if len(self) >= KEYS_REMEMBERED:
+                self.clear()
+            self[key] = shard
+        return shard
 
 
 def _range_router(begins: list[int], indexes: list[int]) -> Router:

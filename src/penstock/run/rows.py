@@ -88,14 +88,25 @@ def encoded_pairs(
 ) -> tuple[list[bytes | None], list[bytes | None]]:
     """The keys and the data of ``(value, key)`` pairs."""
     keys: list[bytes | None] = []
-    data: list[bytes | None] = []
-    encode = codec.encode
+    values: list[Any] = []
     try:
         for value, key in pairs:
-            data.append(None if value is None else encode(value))
+            values.append(value)
             keys.append(key.encode() if type(key) is str and key.isascii() else key_bytes(key))
+        return keys, _encoded(codec, values)
     except PenstockError:
         raise
     except (TypeError, ValueError) as why:
         raise BadRecord(f"append_many takes (value, key) pairs: {why}") from why
-    return keys, data
+
+
+def _encoded(codec: Codec, values: list[Any]) -> list[bytes | None]:
+    """The data of values; where one of them is bad, the codec says which."""
+    encode_many = getattr(codec, "encode_many", None)
+    if encode_many is not None:
+        try:
+            many: list[bytes | None] = encode_many(values)
+            return many
+        except BadValue:
+            pass
+    return [None if value is None else codec.encode(value) for value in values]

@@ -87,7 +87,7 @@ class Shares:
     def _targets(self, keys: Sequence[bytes | None], mark: Producer | None) -> list[int]:
         route = self._route
         if None not in keys:
-            return [route(key) for key in keys]  # type: ignore[arg-type]
+            return list(map(route, keys))  # type: ignore[arg-type]
         targets: list[int] = []
         keyless = turn = 0
         for key in keys:
