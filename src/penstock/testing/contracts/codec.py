@@ -81,6 +81,17 @@ class CodecContract:
 
         decodes_or_refuses()
 
+    def test_many_at_once_are_what_they_are_one_by_one(self, codec: Codec) -> None:
+        values = [None, *(value for value in self.examples if value is not None)]
+        data = [None if value is None else codec.encode(value) for value in values]
+        if encode_many := getattr(codec, "encode_many", None):
+            assert encode_many(values) == data
+        if decode_many := getattr(codec, "decode_many", None):
+            assert decode_many(data) == values
+            for bad in self.bad_data:
+                with pytest.raises(BadValue):
+                    decode_many([bad])
+
     def test_threads_share_it(self, codec: Codec) -> None:
         def use(_: int) -> bool:
             return all(
