@@ -121,12 +121,7 @@ class Environment:
         except lmdb.ReadersFullError:
             raise self._no_slot() from None
         except lmdb.Error as why:
-            limit = (
-                "open files (ulimit -n)" if "Too many" in str(why) else "address space (ulimit -v)"
-            )
-            raise HubBusy(
-                f"{self.directory} cannot be opened: {why}; is there a limit on {limit}?"
-            ) from None
+            raise HubBusy(f"{self.directory} cannot be opened: {why}; {_advice(why)}") from None
         try:
             self._stale_cleared += self._env.reader_check()
             self._check_structure()
@@ -389,6 +384,17 @@ class Environment:
         except OSError:
             return None
         return data.st_dev, data.st_ino, lock.st_dev, lock.st_ino
+
+
+def _advice(why: lmdb.Error) -> str:
+    text = str(why)
+    if "Read-only" in text or "Permission" in text:
+        return "a hub must be writable, for its readers too"
+    if "Too many" in text:
+        return "is there a limit on open files (ulimit -n)?"
+    if "already open" in text:
+        return "something else in this process holds it, or it is still being closed"
+    return "is there a limit on address space (ulimit -v)?"
 
 
 def store_error(why: Exception, directory: Path) -> PenstockError:
