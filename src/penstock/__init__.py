@@ -55,7 +55,7 @@ from penstock.core.watermark import Watermark
 
 if TYPE_CHECKING:  # what below is loaded when first asked for, told to type checkers
     from penstock.codec.registry import register_codec
-    from penstock.core.batch import SCHEMA
+    from penstock.core.schema import SCHEMA
     from penstock.run.appender import Appender, Pending
     from penstock.run.hub import Hub
     from penstock.run.opening import open
@@ -65,7 +65,7 @@ __version__ = "0.1.0"
 
 # Arrow and LMDB take their time to load: whoever only wants a name does not wait for them.
 _LATER = {
-    "SCHEMA": "penstock.core.batch",
+    "SCHEMA": "penstock.core.schema",
     "Appender": "penstock.run.appender",
     "Hub": "penstock.run.hub",
     "Pending": "penstock.run.appender",

@@ -10,16 +10,15 @@ from hypothesis import strategies as st
 from penstock.core.batch import (
     FLAGS_MAX,
     RECORD_BYTES_MAX,
-    SCHEMA,
     SEQUENCE_MAX,
     Batch,
     Row,
     arrow_of,
     keyed_batch,
-    read_schema,
 )
 from penstock.core.errors import BadRecord
 from penstock.core.quantities import TIMESTAMP_MS_MAX
+from penstock.core.schema import SCHEMA, read_schema
 
 ROWS = st.builds(
     Row,

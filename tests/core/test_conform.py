@@ -6,17 +6,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.core.batch import (
-    HEADERS_TYPE,
-    RECORD_BYTES_MAX,
-    SCHEMA,
-    Batch,
-    Row,
-    arrow_of,
-)
+from penstock.core.batch import RECORD_BYTES_MAX, Batch, Row, arrow_of
 from penstock.core.conform import conformed
 from penstock.core.errors import BadRecord
 from penstock.core.quantities import TIMESTAMP_MS_MAX
+from penstock.core.schema import HEADERS_TYPE, SCHEMA
 
 NOW_MS = 1_490_855_872_363
 

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.core import keys, transaction
-from penstock.core.batch import SCHEMA, Batch
+from penstock.core.batch import Batch
 from penstock.core.errors import Closed, ShardClosed, StreamExists, UnknownStream
 from penstock.core.model import Bounds, StreamInfo, even_shards
 from penstock.core.ports import (
@@ -26,6 +26,7 @@ from penstock.core.ports import (
     Versioned,
 )
 from penstock.core.reading import Room, check_commit_bytes, check_shard, check_start
+from penstock.core.schema import SCHEMA
 from penstock.core.transaction import Part
 
 CAPABILITIES = Capabilities(

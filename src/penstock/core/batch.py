@@ -8,38 +8,26 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache, cached_property, lru_cache
+from functools import cached_property
 from itertools import accumulate, chain, repeat
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.core.errors import BadRecord, BadValue
 from penstock.core.model import Header, Record, Values
 from penstock.core.quantities import TIMESTAMP_MS_MAX, shown_size
-
-HEADERS_TYPE = pa.list_(
-    pa.field(
-        "item",
-        pa.struct([pa.field("name", pa.string(), False), pa.field("value", pa.binary())]),
-        False,
-    )
+from penstock.core.schema import (
+    HEADERS,
+    HEADERS_TYPE,
+    SCHEMA,
+    TIMESTAMP,
+    default_column,
+    extremes,
+    placed,
+    placed_schema,
+    raw_bytes,
 )
-SCHEMA = pa.schema(
-    [
-        pa.field("key", pa.binary()),
-        pa.field("data", pa.binary()),
-        pa.field("timestamp", pa.timestamp("us", "UTC"), False),
-        pa.field("sequence", pa.int32(), False),
-        pa.field("flags", pa.int16(), False),
-        pa.field("headers", HEADERS_TYPE, False),
-        pa.field("trace", pa.binary()),
-    ]
-)
-"""A batch on its way in: types that Spark takes everywhere."""
-
-OFFSET_FIELD = pa.field("offset", pa.int64(), False)
 
 COMMIT_BYTES_MAX = 4 * 1024 * 1024
 """What one commit may hold: 13 ms of a disk's time, where 16 MiB take 69."""
@@ -227,8 +215,8 @@ class Batch:
     @cached_property
     def times_us(self) -> tuple[int, int]:
         """The same of a batch made of Arrow, in microseconds."""
-        column = self._arrow.column(_TIMESTAMP)
-        raw = _raw(column)
+        column = self._arrow.column(TIMESTAMP)
+        raw = raw_bytes(column)
         # Records of one call mostly have one timestamp: that is seen without looking at each.
         if raw == raw[:8] * len(column):
             only = int.from_bytes(raw[:8], "little", signed=True)
@@ -313,63 +301,6 @@ class _OneByOne:
         return value
 
 
-@lru_cache(maxsize=1024)
-def read_schema(stream: str, shard: int) -> pa.Schema:
-    """The schema of a batch read back: `SCHEMA` with offsets, and its place as metadata."""
-    return placed_schema(stream, shard).append(OFFSET_FIELD)
-
-
-@lru_cache(maxsize=1024)
-def placed_schema(stream: str, shard: int) -> pa.Schema:
-    """`SCHEMA` with a place as metadata."""
-    return SCHEMA.with_metadata({"penstock.stream": stream, "penstock.shard": str(shard)})
-
-
-def all_zero(column: pa.Array) -> bool:
-    """True for a column of integers that are all 0."""
-    raw = _raw(column)
-    return raw.count(0) == len(raw)
-
-
-def _raw(column: pa.Array) -> bytes:
-    """The bytes of a column of numbers."""
-    width = column.type.bit_width // 8
-    start = column.offset * width
-    return bytes(memoryview(column.buffers()[1])[start : start + len(column) * width])
-
-
-def extremes(column: pa.Array) -> tuple[int, int]:
-    """The lowest and the highest of some integers."""
-    found = pc.min_max(column).as_py()
-    return found["min"], found["max"]
-
-
-def placed(arrow: pa.RecordBatch, offsets: Sequence[int]) -> pa.RecordBatch:
-    """A batch in `SCHEMA` with its offsets."""
-    return arrow.append_column(OFFSET_FIELD, _offsets_array(offsets))
-
-
-def default_column(column: int, count: int) -> pa.Array:
-    """A column of `SCHEMA` whose records all hold its default: null, 0, or no headers."""
-    if count <= _DEFAULT_ROWS:
-        return _default_rows(column).slice(0, count)
-    return _default_array(column, count)
-
-
-@cache
-def _default_rows(column: int) -> pa.Array:
-    return _default_array(column, _DEFAULT_ROWS)
-
-
-def _default_array(column: int, count: int) -> pa.Array:
-    kind = SCHEMA.field(column).type
-    if column == _HEADERS:
-        none = pa.array([], HEADERS_TYPE.value_type)
-        zeros = pa.repeat(pa.scalar(0, pa.int32()), count + 1)
-        return pa.ListArray.from_arrays(zeros, none).cast(kind)
-    return pa.nulls(count, kind) if kind == pa.binary() else pa.repeat(pa.scalar(0, kind), count)
-
-
 def keyed_batch(keys: Sequence[bytes | None], data: Sequence[bytes | None], now_ms: int) -> Batch:
     """Records with a key and data and nothing else; no Python object per record."""
     count = len(keys)
@@ -409,17 +340,6 @@ def arrow_of(rows: Sequence[Row]) -> pa.RecordBatch:
 
 def _headers_array(headers: Sequence[Sequence[Header]]) -> pa.Array:
     if not any(headers):
-        return default_column(_HEADERS, len(headers))
+        return default_column(HEADERS, len(headers))
     named = [[{"name": name, "value": value} for name, value in pairs] for pairs in headers]
     return pa.array(named, HEADERS_TYPE)
-
-
-def _offsets_array(offsets: Sequence[int]) -> pa.Array:
-    if isinstance(offsets, range) and offsets.step == 1:
-        return pa.arange(offsets.start, offsets.stop)
-    return pa.array(offsets, pa.int64())
-
-
-_TIMESTAMP = SCHEMA.get_field_index("timestamp")
-_HEADERS = SCHEMA.get_field_index("headers")
-_DEFAULT_ROWS = 4096

@@ -8,19 +8,10 @@ from functools import reduce
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.core.batch import (
-    FLAGS_MAX,
-    HEADERS_TYPE,
-    RECORD_BYTES_MAX,
-    SCHEMA,
-    SEQUENCE_MAX,
-    Batch,
-    all_zero,
-    default_column,
-    extremes,
-)
+from penstock.core.batch import FLAGS_MAX, RECORD_BYTES_MAX, SEQUENCE_MAX, Batch
 from penstock.core.errors import BadRecord
 from penstock.core.quantities import TIMESTAMP_MS_MAX, shown_size
+from penstock.core.schema import HEADERS_TYPE, SCHEMA, all_zero, default_column, extremes
 
 _IGNORED = {"offset"}
 """A batch that was read may be appended elsewhere as it is."""

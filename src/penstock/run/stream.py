@@ -10,18 +10,14 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from penstock.core.batch import (
-    COMMIT_BYTES_MAX,
-    Batch,
-    keyed_batch,
-    read_schema,
-)
+from penstock.core.batch import COMMIT_BYTES_MAX, Batch, keyed_batch
 from penstock.core.conform import conformed
 from penstock.core.errors import BadSetting
 from penstock.core.model import OFFSET_MAX, Bounds, Record, RecordId, Slice, StreamInfo
 from penstock.core.ports import Append, Backend, Codec, Place, Producer
 from penstock.core.quantities import Duration, Instant, Size, instant_ms, seconds, size_bytes
 from penstock.core.reading import check_shard, check_start
+from penstock.core.schema import read_schema
 from penstock.run.appender import Appender
 from penstock.run.rows import Headers, Key, encoded_pairs, key_bytes, now_ms, row_of
 from penstock.run.shares import Share, Shares

@@ -13,17 +13,11 @@ from typing import Annotated, NamedTuple
 import msgspec
 import pyarrow as pa
 
-from penstock.core.batch import (
-    FLAGS_MAX,
-    SEQUENCE_MAX,
-    Batch,
-    Row,
-    placed,
-    placed_schema,
-)
+from penstock.core.batch import FLAGS_MAX, SEQUENCE_MAX, Batch, Row
 from penstock.core.errors import BadBatch
 from penstock.core.model import StreamInfo
 from penstock.core.quantities import TIMESTAMP_MS_MAX
+from penstock.core.schema import placed, placed_schema
 
 MAGIC = b"PnSt"
 BATCH_FORMAT = 1

@@ -25,8 +25,9 @@ import lmdb
 import penstock
 from penstock.backends.lmdb import batch as batches
 from penstock.backends.lmdb.files import filesystem_of
-from penstock.core.batch import SCHEMA, Batch, Row
+from penstock.core.batch import Batch, Row
 from penstock.core.errors import BadSetting
+from penstock.core.schema import SCHEMA
 from penstock.testing.bench.measure import Progress, alternating, quantile, timed
 
 RECORD_BYTES = 100

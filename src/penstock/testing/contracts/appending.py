@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.core.batch import COMMIT_BYTES_MAX, RECORD_BYTES_MAX, SCHEMA
+from penstock.core.batch import COMMIT_BYTES_MAX, RECORD_BYTES_MAX
 from penstock.core.conform import conformed
 from penstock.core.errors import (
     BadRecord,
@@ -22,6 +22,7 @@ from penstock.core.errors import (
 from penstock.core.model import Bounds, Flag, Record, RecordId
 from penstock.core.ports import Backend
 from penstock.core.routing import router
+from penstock.core.schema import SCHEMA
 from penstock.core.watermark import Watermark
 from penstock.run.hub import Hub
 from penstock.run.shares import SPREAD_RECORDS

@@ -11,7 +11,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.core.batch import read_schema
 from penstock.core.errors import (
     BadValue,
     Closed,
@@ -21,6 +20,7 @@ from penstock.core.errors import (
 )
 from penstock.core.model import Bounds, Record, StreamInfo
 from penstock.core.ports import Backend, Reading
+from penstock.core.schema import read_schema
 from penstock.run.hub import Hub
 from penstock.testing.contracts.subject import WAIT_S, Opening, Subject, lacks
 

@@ -8,11 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 import pytest
 
-from penstock.core.batch import COMMIT_BYTES_MAX, SCHEMA, SEQUENCE_MAX, Batch, Row, arrow_of
+from penstock.core.batch import COMMIT_BYTES_MAX, SEQUENCE_MAX, Batch, Row, arrow_of
 from penstock.core.errors import BadRecord, OffsetOutOfRange, SequenceForgotten, UnknownStream
 from penstock.core.model import Bounds, StreamInfo
 from penstock.core.ports import Append, Backend, Place, Producer
 from penstock.core.quantities import TIMESTAMP_MS_MAX
+from penstock.core.schema import SCHEMA
 from penstock.core.transaction import PRODUCER_SEQS_REMEMBERED
 from penstock.testing.contracts.subject import (
     FACES,
