@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -148,3 +150,36 @@ def test_the_file_stops_growing_once_a_killed_reader_is_cleared(
             reader.kill()
         settled = used_after(20)
         assert used_after(60) < settled + 3 * 200_000
+
+
+_LIMITED = """
+import os, resource, sys
+import penstock
+hub = penstock.open(sys.argv[1], map_size="16MiB")
+stream = hub.create_stream("a", shards=1)
+stream.append(b"first")
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+limit = used + 24 * 2**20
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+count = 1
+try:
+    while True:
+        stream.append(os.urandom(500_000))
+        count += 1
+except penstock.HubBusy as busy:
+    assert "ulimit -v" in str(busy), busy
+assert sum(1 for _ in stream.read(0, max_records=1)) == count
+assert stream.append(b"small").offset == count
+print("went on", flush=True)
+"""
+
+
+def test_a_map_that_cannot_grow_is_told_and_the_hub_goes_on(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _LIMITED, str(tmp_path / "hub")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout == "went on\n", done.stderr
