@@ -7,7 +7,6 @@ replaced directory stops writes; a full map grows; a map grown by others is adop
 
 from __future__ import annotations
 
-import errno
 import itertools
 import logging
 import os
@@ -23,6 +22,7 @@ import msgspec
 
 import lmdb
 from penstock.backends.lmdb import files, rows, structure
+from penstock.backends.lmdb.failures import opening_advice, store_error
 from penstock.backends.lmdb.gate import Gate, Place
 from penstock.core.errors import (
     BadStored,
@@ -32,8 +32,6 @@ from penstock.core.errors import (
     ForkedHandle,
     HubBusy,
     NewerFormat,
-    NotDurable,
-    PenstockError,
     StoreGone,
 )
 from penstock.core.quantities import shown_size
@@ -121,7 +119,9 @@ class Environment:
         except lmdb.ReadersFullError:
             raise self._no_slot() from None
         except lmdb.Error as why:
-            raise HubBusy(f"{self.directory} cannot be opened: {why}; {_advice(why)}") from None
+            raise HubBusy(
+                f"{self.directory} cannot be opened: {why}; {opening_advice(why)}"
+            ) from None
         try:
             self._stale_cleared += self._env.reader_check()
             self._check_structure()
@@ -384,33 +384,3 @@ class Environment:
         except OSError:
             return None
         return data.st_dev, data.st_ino, lock.st_dev, lock.st_ino
-
-
-def _advice(why: lmdb.Error) -> str:
-    text = str(why)
-    if "Read-only" in text or "Permission" in text:
-        return "a hub must be writable, for its readers too"
-    if "Too many" in text:
-        return "is there a limit on open files (ulimit -n)?"
-    if "already open" in text:
-        return "something else in this process holds it, or it is still being closed"
-    return "is there a limit on address space (ulimit -v)?"
-
-
-def store_error(why: Exception, directory: Path) -> PenstockError:
-    """LMDB's errors in our words. A short write on a full disk shows as an I/O error."""
-    if isinstance(why, lmdb.CorruptedError | lmdb.PageNotFoundError | lmdb.InvalidError):
-        return BadStored(
-            f"the index of {directory} is damaged ({why}): restore the hub from a copy"
-        )
-    if isinstance(why, lmdb.PanicError):
-        return NotDurable(
-            f"the hub {directory} is being opened again after a disk failure: try again"
-        )
-    text = str(why)
-    full = isinstance(why, OSError) and why.errno in (errno.ENOSPC, errno.EDQUOT)
-    if full or "No space" in text or "quota" in text.lower():
-        return DiskFull(f"{directory} cannot be written: no space left; free some, reading goes on")
-    return NotDurable(
-        f"{directory} cannot be written ({text}): the disk may be full or failing; reading goes on"
-    )

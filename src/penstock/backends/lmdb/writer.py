@@ -16,7 +16,8 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 import lmdb
-from penstock.backends.lmdb.environment import Environment, store_error
+from penstock.backends.lmdb.environment import Environment
+from penstock.backends.lmdb.failures import store_error
 from penstock.backends.lmdb.holder import Holder, holder_of
 from penstock.core.batch import COMMIT_BYTES_MAX
 from penstock.core.errors import Closed, PenstockError, UnknownOutcome
