@@ -17,10 +17,11 @@ from penstock.backends.lmdb.backend import LmdbBackend
 from penstock.backends.lmdb.environment import STORE_FORMAT, Identity
 from penstock.core import keys
 from penstock.core.batch import Batch, Row
+from penstock.core.checkpoint import Checkpoint
 from penstock.core.errors import BadBatch, BadStored, NewerFormat, SequenceForgotten
 from penstock.core.model import Bounds, StreamInfo, even_shards
 from penstock.core.ports import Append, Place, Producer, Versioned
-from penstock.core.transaction import Checkpoint, state_entry
+from penstock.core.transaction import state_entry
 from penstock.testing.contracts.subject import plain, read_rows
 from tests.golden import make
 from tests.golden.make import BASE, GROUP, MANY_ROWS, ODD_ROWS, ORDERS, PLAIN_ROWS, SHARD, STORE

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from penstock.backends.memory import MemoryBackend
 from penstock.core import keys
 from penstock.core.batch import Batch, Row
+from penstock.core.checkpoint import Checkpoint
 from penstock.core.errors import ShardClosed
 from penstock.core.model import Slice, StreamInfo
 from penstock.core.ports import Append, Commit, Grant, StreamSpec
-from penstock.core.transaction import STORIES_KEPT, Checkpoint, state_entry
+from penstock.core.transaction import STORIES_KEPT, state_entry
 
 
 class Closing(MemoryBackend):

@@ -8,6 +8,8 @@ PenstockError
 │   ├── BadRecord             a record field out of range, or a record too large
 │   ├── BadValue              a value its codec cannot encode, or data it cannot decode
 │   ├── BadSetting            a setting outside its limits
+│   ├── BadAllocation         an allocator's result that cannot be carried out
+│   ├── UnknownAllocator      no allocator of that name is shipped
 │   ├── UnknownCodec          no codec of that name is registered
 │   └── BadHub                text that names no kind of hub
 ├── UnknownStream             no stream of that name in this hub
@@ -19,6 +21,7 @@ PenstockError
 ├── Unsupported               this backend cannot do that; it says so in its capabilities
 ├── Fenced                    the grant behind a commit is no longer valid
 ├── Retryable                 the same call may succeed later
+│   ├── Contended             others kept changing a group first
 │   ├── DiskFull              no room to write; nothing of the call was written
 │   ├── NotDurable            the disk refused to make the write durable
 │   └── UnknownOutcome        no answer in time; written or not, a retry by producer_seq is safe
@@ -86,6 +89,21 @@ class BadValue(Invalid):
 
 class BadSetting(Invalid):
     pass
+
+
+class BadAllocation(Invalid):
+    def __init__(self, allocator: str, why: str) -> None:
+        super().__init__(f"allocator {allocator}: {why}")
+        self.allocator = allocator
+
+
+class UnknownAllocator(Invalid):
+    def __init__(self, name: str, known: list[str]) -> None:
+        super().__init__(
+            f"unknown allocator {name!r}: shipped are {', '.join(known)}; give your own as "
+            "Allocator(name, deal)"
+        )
+        self.name = name
 
 
 class UnknownCodec(Invalid):
@@ -176,6 +194,14 @@ class Fenced(PenstockError):
 
 class Retryable(PenstockError):
     """The same call may succeed later."""
+
+
+class Contended(Retryable):
+    def __init__(self, group: str, attempts: int) -> None:
+        super().__init__(
+            f"group {group!r} was changed by others {attempts} times in a row; try again"
+        )
+        self.group = group
 
 
 class DiskFull(Retryable):

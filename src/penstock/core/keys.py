@@ -8,12 +8,22 @@ import struct
 KEY_BYTES_MAX = 64
 
 _SHARD = struct.Struct(">II")
+_GROUP_AT = 1 + _SHARD.size
 
 
 def digest(text: str | bytes) -> bytes:
     """16 bytes that stand for a name or a user's key."""
     data = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
     return hashlib.blake2b(data, digest_size=16).digest()
+
+
+def group_key(group: str) -> bytes:
+    return b"g" + digest(group)
+
+
+def epoch_token(epoch: int) -> bytes:
+    """What a grant under that epoch is checked by."""
+    return epoch.to_bytes(8, "big")
 
 
 def epoch_key(group: str, stream_id: int, shard: int) -> bytes:
@@ -52,6 +62,16 @@ def producer_key(stream_id: int, producer: str) -> bytes:
 def stream_prefixes(stream_id: int) -> list[bytes]:
     """What the keys of all that belongs to a stream begin with, and goes with it."""
     return [kind + stream_id.to_bytes(4, "big") for kind in (b"e", b"c", b"k", b"s", b"p")]
+
+
+def shard_keys_of(stream_id: int) -> list[bytes]:
+    """What the keys that groups keep for the shards of a stream begin with."""
+    return [kind + stream_id.to_bytes(4, "big") for kind in (b"e", b"c", b"k", b"s")]
+
+
+def is_of(key: bytes, group: str) -> bool:
+    """Whether such a key was made for this group."""
+    return key[_GROUP_AT:].startswith(digest(group))
 
 
 def _place(group: str, stream_id: int, shard: int) -> bytes:

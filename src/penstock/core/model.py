@@ -65,6 +65,16 @@ class RecordId(NamedTuple):
         return cls(checked_name(found["stream"]), int(found["shard"]), int(found["offset"]))
 
 
+class ShardId(NamedTuple):
+    """One shard among those of all streams: prints as ``shop/orders:2``."""
+
+    stream: str
+    index: int  # type: ignore[assignment]  # instead of tuple.index
+
+    def __str__(self) -> str:
+        return f"{self.stream}:{self.index}"
+
+
 @dataclass(frozen=True, slots=True)
 class Slice:
     """The unit of work: the records of one shard with ``start <= offset < end``."""

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from penstock.core import keys
+from penstock.core.checkpoint import Checkpoint
 from penstock.core.errors import BadSetting, Fenced, SequenceForgotten
 from penstock.core.model import Slice, StreamInfo
 from penstock.core.ports import ABSENT, Grant, Place, Producer, Versioned
@@ -25,7 +26,6 @@ STORIES_KEPT = 1024
 
 VALUE_BYTES_MAX = 1024 * 1024
 
-_CHECKPOINT = struct.Struct(">QQ")
 _REMEMBERED = struct.Struct(">QI")
 _PLACE = struct.Struct(">IQ")
 _OUTPUT = struct.Struct(">IIQI")
@@ -49,20 +49,6 @@ class Transaction(Protocol):
         """The offset the next record gets; `ShardClosed`, or `UnknownStream` if it is gone."""
 
     def add(self, part: Part, base: int) -> None: ...
-
-
-class Checkpoint(NamedTuple):
-    """The next offset to read, and how many commits led there."""
-
-    next: int
-    commits: int
-
-    def encoded(self) -> bytes:
-        return _CHECKPOINT.pack(self.next, self.commits)
-
-    @classmethod
-    def decoded(cls, value: bytes) -> Checkpoint:
-        return cls(*_CHECKPOINT.unpack(value))
 
 
 def append(tx: Transaction, parts: Sequence[Part], producer: Producer | None) -> list[Place]:
@@ -115,15 +101,15 @@ def commit(
     epoch = tx.get(keys.epoch_key(group, stream_id, shard))
     checkpoint_key = keys.checkpoint_key(group, stream_id, shard)
     stored = tx.get(checkpoint_key)
-    before = Checkpoint.decoded(stored.value) if stored else Checkpoint(0, 0)
-    # A slice that begins before the checkpoint was committed already: by a zombie, or by ourselves
-    # unheard.
-    if epoch is None or epoch.value != grant.token or done.start < before.next:
+    before = Checkpoint.decoded(stored.value) if stored else Checkpoint()
+    after = before.advanced(done)
+    # A slice behind the checkpoint was committed already: by a zombie, or by ourselves unheard.
+    if epoch is None or epoch.value != grant.token or after is None:
         raise Fenced(group, done.stream, shard)
     parts = [*outputs, *dead_letters]
     places = _places(tx, parts)
     _add(tx, parts, places)
-    tx.put(checkpoint_key, Checkpoint(done.end, before.commits + 1).encoded())
+    tx.put(checkpoint_key, after.encoded())
     for name, value in state.items():
         row = None if value is None else len(name).to_bytes(4, "big") + name + value
         tx.put(keys.state_key(group, stream_id, shard, name), row)

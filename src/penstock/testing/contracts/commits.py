@@ -10,10 +10,11 @@ import pytest
 
 from penstock.core import keys
 from penstock.core.batch import COMMIT_BYTES_MAX, Batch, Row, arrow_of
+from penstock.core.checkpoint import Checkpoint
 from penstock.core.errors import BadRecord, BadSetting, Fenced, UnknownStream
 from penstock.core.model import Slice, StreamInfo
 from penstock.core.ports import Append, Backend, Commit, Grant, Place
-from penstock.core.transaction import VALUE_BYTES_MAX, Checkpoint, state_entry
+from penstock.core.transaction import VALUE_BYTES_MAX, state_entry
 from penstock.testing.contracts.subject import (
     WAIT_S,
     Opening,

@@ -1,0 +1,213 @@
+"""What can happen to a group, and what it answers: input and output of `penstock.core.group.step`.
+
+Every event may come twice, late, or out of order. So each names exactly what it speaks of: a member
+by name and incarnation, a shard by its epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from penstock.core.assign import Allocator
+from penstock.core.model import ShardId
+
+Proof = Literal["dead", "silent"]
+"""Why a member is thought gone: its process is dead, or it was silent for a whole session."""
+
+Why = Literal[
+    "fenced",  # a newer incarnation is there, or this one was evicted
+    "no group",  # it was deleted, or never was
+    "allocator",  # the group's allocator is another one
+    "allocation",  # the allocator's result cannot be carried out
+    "late",  # the shard's epoch is another one by now
+    "full",  # more members or shards than a group can hold
+]
+
+
+class ShardFacts(NamedTuple):
+    """What an observer found out about a shard of a stream."""
+
+    index: int  # type: ignore[assignment]  # instead of tuple.index
+    parents: tuple[int, ...] = ()
+    finished_at: int | None = None
+    """The shard's epoch in the group while the observer found it closed and its checkpoint at its
+    end; 0 if the group did not know it. A checkpoint moved meanwhile has raised the epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFacts:
+    """All shards of a stream, closed ones too; none if the stream is gone."""
+
+    stream: str
+    id: int
+    shards: tuple[ShardFacts, ...]
+    seen: int = 0
+    """The group's version when the observer looked at its checkpoints: those of an earlier group of
+    this name say nothing about what this one has read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """A member enters; a newer incarnation of a name takes the place of the older one."""
+
+    member: str
+    incarnation: int
+    streams: tuple[StreamFacts, ...]
+    allocator: Allocator
+    capacity: float = 1.0
+    order: bool = False
+    """For a group that is not there yet, as is the timeout; changed by `Configure` only."""
+    timeout_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """A member tells what it works on, and asks what it may work on."""
+
+    member: str
+    incarnation: int
+    beat: int
+    seen: int
+    """The version of the last answer it has applied: of what was granted later it cannot know."""
+    held: Mapping[ShardId, int]
+    """Epochs of the shards it works on, also of those it is about to let go."""
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A member has let go of shards, without waiting for its next heartbeat."""
+
+    member: str
+    incarnation: int
+    shards: Mapping[ShardId, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    member: str
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Evict:
+    """An observer found a member gone; it looked once more right before this."""
+
+    member: str
+    incarnation: int
+    proof: Proof
+
+
+@dataclass(frozen=True, slots=True)
+class ShardsChanged:
+    """A stream was split, merged, read to a closed end, or deleted."""
+
+    stream: StreamFacts
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Whoever works under this epoch shall not commit any more; the owner stays."""
+
+    shard: ShardId
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """The shard is given to nobody until it is resumed."""
+
+    shard: ShardId
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    shard: ShardId
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForceCheckpoint:
+    """The checkpoint is moved by force, back or forth; whoever works there is fenced."""
+
+    shard: ShardId
+    epoch: int
+    next: int
+    finished: bool
+    """The shard is closed, and this is its end."""
+    parents: tuple[int, ...] = ()
+    """Of the shard, in case the group has forgotten it as done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Configure:
+    """Attributes changed; None leaves one as it is."""
+
+    order: bool | None = None
+    timeout_s: float | None = None
+    allocator: Allocator | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """The group ends; what it left in the store is swept afterwards."""
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """Nothing of the deleted group is left in the store."""
+
+    version: int
+
+
+Event = (
+    Join
+    | Heartbeat
+    | Release
+    | Leave
+    | Evict
+    | ShardsChanged
+    | Fence
+    | Stop
+    | Resume
+    | ForceCheckpoint
+    | Configure
+    | Delete
+    | Swept
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """What a member may work on: exactly the shards it holds, none that is moving away."""
+
+    version: int
+    shards: Mapping[ShardId, int]
+    """Each with its epoch."""
+    streams: Mapping[str, int]
+    """Ids of the streams: one that was deleted and made anew is another one."""
+    beat: int = 0
+    timeout_s: float = 10.0
+    """How long this member may be silent."""
+    fault: str = ""
+    """Why the group could not be dealt anew; the old assignment stands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The event has been taken in, or had nothing left to change."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Nothing was changed."""
+
+    why: Why
+    text: str = field(compare=False)
+
+
+Reply = Granted | Settled | Refused

@@ -1,0 +1,184 @@
+"""A group as bytes: 25 for each shard, behind a version byte. Layout: docs/format.md."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import get_args
+
+from penstock.core.assign import Allocator
+from penstock.core.errors import BadStored, NewerFormat
+from penstock.core.group import Group, Member, Standing, State
+from penstock.core.model import ShardId
+
+VERSION = 1
+
+_HEAD = struct.Struct(">BBQQQQdQ")
+_MEMBER = struct.Struct(">QddH")
+_STREAM = struct.Struct(">II")
+_SHARD = struct.Struct(">IBHHQQ")
+_PARENTS = struct.Struct(">II")
+_COUNT = struct.Struct(">H")
+
+_STATES: tuple[State, ...] = get_args(State)
+_STOPPED = 0x80
+_NOBODY = 0xFFFF
+_EXISTS, _ORDER, _PENDING = 1, 2, 4
+
+
+def encoded(group: Group) -> bytes:
+    names = sorted(group.members)
+    number: dict[str | None, int] = {name: n for n, name in enumerate(names)}
+    number[None] = _NOBODY
+    streams = sorted(group.streams)
+    at = {stream: n for n, stream in enumerate(streams)}
+    flags = _EXISTS * group.exists | _ORDER * group.order | _PENDING * group.pending
+    out = [
+        _HEAD.pack(
+            VERSION,
+            flags,
+            group.version,
+            group.born,
+            group.floor,
+            group.forgotten,
+            group.timeout_s,
+            group.configured,
+        ),
+        _text(group.name),
+        _text(group.allocator.name),
+        _text(group.allocator.version),
+        _text(group.fault),
+        _COUNT.pack(len(names)),
+    ]
+    for name in names:
+        member = group.members[name]
+        out.append(_text(name))
+        out.append(
+            _MEMBER.pack(member.incarnation, member.capacity, member.timeout_s, len(member.streams))
+        )
+        out += [_text(stream) for stream in sorted(member.streams)]
+    by_stream: list[list[tuple[int, Standing]]] = [[] for _ in streams]
+    for (stream, index), standing in group.shards.items():
+        by_stream[at[stream]].append((index, standing))
+    out.append(_COUNT.pack(len(streams)))
+    for stream, rows in zip(streams, by_stream, strict=True):
+        rows.sort()
+        parents = [(index, p) for index, standing in rows for p in standing.parents]
+        out.append(_text(stream))
+        out.append(_STREAM.pack(group.streams[stream], len(rows)))
+        out += [
+            _SHARD.pack(
+                index,
+                _STATES.index(s.state) | _STOPPED * s.stopped,
+                number[s.owner],
+                number[s.next],
+                s.epoch,
+                s.granted,
+            )
+            for index, s in rows
+        ]
+        out.append(len(parents).to_bytes(4, "big"))
+        out += [_PARENTS.pack(*pair) for pair in parents]
+    return b"".join(out)
+
+
+def decoded(data: bytes, allocator: Callable[[str, str], Allocator]) -> Group:
+    """The group, its allocator found by name and version; `NewerFormat`, or `BadStored`."""
+    if data and data[0] > VERSION:
+        raise NewerFormat(
+            f"a group was written by a newer Penstock (version {data[0]}, this one reads up to "
+            f"{VERSION}); update this one"
+        )
+    try:
+        return _decoded(data, allocator)
+    except (struct.error, IndexError, ValueError) as error:
+        raise BadStored(f"damaged group: {error}") from error
+
+
+def _decoded(data: bytes, allocator: Callable[[str, str], Allocator]) -> Group:
+    reader = _Reader(data, 0)
+    version_byte, flags, version, born, floor, forgotten, timeout_s, configured = reader.take(_HEAD)
+    if version_byte != VERSION:
+        raise ValueError(f"version {version_byte}")
+    name, allocator_name, allocator_version, fault = (reader.text() for _ in range(4))
+    names: list[str | None] = []
+    members = {}
+    for _ in range(*reader.take(_COUNT)):
+        member = reader.text()
+        incarnation, capacity, session_s, count = reader.take(_MEMBER)
+        subscribed = frozenset(reader.text() for _ in range(count))
+        members[member] = Member(incarnation, subscribed, capacity, session_s)
+        names.append(member)
+    streams = {}
+    shards: dict[ShardId, Standing] = {}
+    for _ in range(*reader.take(_COUNT)):
+        stream = reader.text()
+        streams[stream], rows = reader.take(_STREAM)
+        found = reader.rows(_SHARD, rows)
+        parents: dict[int, tuple[int, ...]] = {}
+        for index, parent in reader.rows(_PARENTS, reader.number()):
+            parents[index] = (*parents.get(index, ()), parent)
+        for index, state, owner, next_owner, epoch, granted in found:
+            shards[ShardId(stream, index)] = Standing(
+                _STATES[state & ~_STOPPED],
+                epoch,
+                None if owner == _NOBODY else names[owner],
+                None if next_owner == _NOBODY else names[next_owner],
+                granted,
+                parents.pop(index, ()),
+                bool(state & _STOPPED),
+            )
+        if parents:
+            raise ValueError(f"parents of shards that are not there: {sorted(parents)[:3]}")
+    if reader.at != len(data):
+        raise ValueError(f"{len(data) - reader.at} bytes too many")
+    return Group(
+        name,
+        version=version,
+        exists=bool(flags & _EXISTS),
+        born=born,
+        order=bool(flags & _ORDER),
+        timeout_s=timeout_s,
+        configured=configured,
+        allocator=allocator(allocator_name, allocator_version),
+        members=members,
+        streams=streams,
+        shards=shards,
+        floor=floor,
+        forgotten=forgotten,
+        pending=bool(flags & _PENDING),
+        fault=fault,
+    )
+
+
+def _text(text: str) -> bytes:
+    data = text.encode()
+    return _COUNT.pack(len(data)) + data
+
+
+class _Reader:
+    def __init__(self, data: bytes, at: int) -> None:
+        self._data = data
+        self.at = at
+
+    def take(self, form: struct.Struct) -> tuple[int, ...]:
+        found = form.unpack_from(self._data, self.at)
+        self.at += form.size
+        return found
+
+    def number(self) -> int:
+        return int.from_bytes(self._bytes(4), "big")
+
+    def text(self) -> str:
+        (size,) = self.take(_COUNT)
+        return self._bytes(size).decode()
+
+    def rows(self, form: struct.Struct, count: int) -> list[tuple[int, ...]]:
+        return list(form.iter_unpack(self._bytes(count * form.size)))
+
+    def _bytes(self, size: int) -> bytes:
+        found = self._data[self.at : self.at + size]
+        if len(found) < size:
+            raise ValueError(f"ends after {len(self._data)} bytes")
+        self.at += size
+        return found

@@ -1,0 +1,211 @@
+"""The one way a group changes: load it, step, write it if nobody else did, else again.
+
+All of it is in `Coordinator.asking`, a generator that yields what it wants of the store; `apply`
+gives it the real store and the real time, the simulator others.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.core import keys
+from penstock.core.assign import Allocator, named
+from penstock.core.checkpoint import Checkpoint
+from penstock.core.errors import Contended, UnknownAllocator, UnknownOutcome
+from penstock.core.events import Event, ForceCheckpoint, Refused, Reply, Settled, Swept
+from penstock.core.group import Group, Standing, step
+from penstock.core.group_bytes import decoded, encoded
+from penstock.core.ports import ABSENT, Store, Versioned
+
+ATTEMPTS_MAX = 40
+DELAY_S = 0.005
+DELAY_S_MAX = 1.0
+
+_SWEPT_AT_ONCE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Get:
+    key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    prefix: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Transact:
+    checks: Mapping[bytes, int]
+    puts: Mapping[bytes, bytes | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    seconds: float
+
+
+Wish = Get | Scan | Transact | Pause
+
+
+class Coordinator:
+    """Applies events to groups. Any number of them may work on one store at once."""
+
+    def __init__(
+        self,
+        store: Store,
+        allocators: Iterable[Allocator] = (),
+        *,
+        dice: Callable[[], float] = random.random,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._store = store
+        self._own = {(own.name, own.version): own for own in allocators}
+        self._dice = dice
+        self._sleep = sleep
+        self._loaded: dict[str, tuple[int, Group]] = {}
+
+    def apply(self, name: str, event: Event, still: Callable[[], bool] | None = None) -> Reply:
+        """The reply to the event, once what it changed is stored.
+
+        ``still`` is asked right before writing; if it says no, nothing is written. `Contended` if
+        others were faster too often, `UnknownOutcome` if it cannot be told what happened."""
+        return self._granting(self.asking(name, event, still))
+
+    def load(self, name: str) -> Group:
+        """The group as it is; one that does not exist if there is none."""
+        return self.read(name, self._store.get(keys.group_key(name)))
+
+    def asking(
+        self, name: str, event: Event, still: Callable[[], bool] | None = None
+    ) -> Generator[Wish, Any, Reply]:
+        key = keys.group_key(name)
+        in_doubt = False
+        for attempt in range(ATTEMPTS_MAX):
+            if attempt:
+                yield Pause(self._dice() * min(DELAY_S * 2**attempt, DELAY_S_MAX))
+            found: Versioned | None = yield Get(key)
+            before = self.read(name, found)
+            if not before.exists and before.streams:
+                yield from self._sweep(before, found)
+                continue
+            after, reply = step(before, event)
+            if after is before:
+                if in_doubt and isinstance(reply, Refused):
+                    raise UnknownOutcome(f"group {name!r}: {reply.text}", withdrawn=False)
+                return reply
+            if still is not None and not still():
+                return Settled(before.version)
+            puts = {key: encoded(after), **_epochs(before, after)}
+            checks = {key: ABSENT if found is None else found.version}
+            if isinstance(event, ForceCheckpoint):
+                yield from self._moved(after, event, checks, puts)
+            try:
+                happened: bool = yield Transact(checks, puts)
+            except UnknownOutcome:
+                in_doubt = True
+                continue
+            if happened:
+                return reply
+        raise Contended(name, ATTEMPTS_MAX)
+
+    def _moved(
+        self,
+        group: Group,
+        event: ForceCheckpoint,
+        checks: dict[bytes, int],
+        puts: dict[bytes, bytes | None],
+    ) -> Generator[Wish, Any, None]:
+        shard = event.shard
+        key = keys.checkpoint_key(group.name, group.streams[shard.stream], shard.index)
+        found: Versioned | None = yield Get(key)
+        commits = Checkpoint.decoded(found.value).commits if found else 0
+        checks[key] = found.version if found else ABSENT
+        puts[key] = Checkpoint(event.next, commits).encoded()
+
+    def _sweep(self, group: Group, found: Versioned | None) -> Generator[Wish, Any, None]:
+        """Remove what a deleted group left, as long as nobody has made it anew."""
+        assert found is not None
+        key = keys.group_key(group.name)
+        left: list[bytes] = []
+        for stream_id in group.streams.values():
+            for prefix in keys.shard_keys_of(stream_id):
+                rows: Iterator[tuple[bytes, Versioned]] = yield Scan(prefix)
+                left += [row for row, _ in rows if keys.is_of(row, group.name)]
+        after, _ = step(group, Swept(group.version))
+        for at in range(0, max(len(left), 1), _SWEPT_AT_ONCE):
+            part = left[at : at + _SWEPT_AT_ONCE]
+            puts: dict[bytes, bytes | None] = dict.fromkeys(part)
+            if at + _SWEPT_AT_ONCE >= len(left):
+                puts[key] = encoded(after)
+            try:
+                happened: bool = yield Transact({key: found.version}, puts)
+            except UnknownOutcome:
+                return
+            if not happened:
+                return
+
+    def read(self, name: str, found: Versioned | None) -> Group:
+        """What was found under the group's key; decoded once as long as it stays the same."""
+        if found is None:
+            return Group(name)
+        version, group = self._loaded.get(name, (ABSENT, None))
+        if group is None or version != found.version:
+            group = decoded(found.value, self._allocator)
+            self._loaded[name] = found.version, group
+        return group
+
+    def _allocator(self, name: str, version: str) -> Allocator:
+        own = self._own.get((name, version))
+        if own is not None:
+            return own
+        try:
+            shipped = named(name)
+        except UnknownAllocator:
+            return Allocator(name, version)
+        return shipped if shipped.version == version else Allocator(name, version)
+
+    def _granting(self, asking: Generator[Wish, Any, Reply]) -> Reply:
+        """Give a generator what it wants until it has its reply."""
+        answer: Any = None
+        error: UnknownOutcome | None = None
+        while True:
+            try:
+                wish = asking.send(answer) if error is None else asking.throw(error)
+            except StopIteration as stop:
+                return stop.value  # type: ignore[no-any-return]
+            answer, error = None, None
+            match wish:
+                case Get():
+                    answer = self._store.get(wish.key)
+                case Scan():
+                    answer = self._store.scan(wish.prefix)
+                case Pause():
+                    self._sleep(wish.seconds)
+                case Transact():
+                    try:
+                        answer = self._store.transact(wish.checks, wish.puts)
+                    except UnknownOutcome as unknown:
+                        error = unknown
+
+
+def _epochs(before: Group, after: Group) -> dict[bytes, bytes | None]:
+    """The epoch keys that change: one is there exactly while somebody owns the shard."""
+    puts: dict[bytes, bytes | None] = {}
+    for shard in before.shards.keys() | after.shards.keys():
+        old, new = before.shards.get(shard), after.shards.get(shard)
+        if old is new or _token(old) == _token(new):
+            continue
+        stream_id = (after if new is not None else before).streams[shard.stream]
+        puts[keys.epoch_key(after.name, stream_id, shard.index)] = _token(new)
+    return puts
+
+
+def _token(standing: Standing | None) -> bytes | None:
+    if standing is None or standing.owner is None:
+        return None
+    return keys.epoch_token(standing.epoch)

@@ -1,0 +1,8 @@
+"""The simulator: members, coordinators and a store on a virtual clock, and whatever can go wrong.
+
+One thread, one seed, one history: `python -m penstock.testing.simulator --seed 7` runs the same
+again. The code under test is the real one: `core.group`, `core.member`, `core.watch`,
+`core.transaction`, `run.coordinator`. What is simulated is the world around it: `world` (time and
+processes), `store` (the store's contract, with faults), `net`, `replica` (a process that works on
+its shards), `chaos` (what goes wrong, and what people do). `checks` looks at every step.
+"""

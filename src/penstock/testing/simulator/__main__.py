@@ -1,0 +1,91 @@
+"""``make sim``: many seeds on all cores, or one with its story."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
+
+import click
+
+from penstock.testing.simulator.simulation import DURATION_S, Outcome, simulate
+
+SOMETIMES = (
+    "checkpoint exactly at a closed end",
+    "commit after the epoch moved",
+    "coordinator dies between read and write",
+    "eviction races a return",
+    "heartbeat answer overtaken",
+    "newer incarnation takes over",
+    "nobody is left",
+    "pause between lease check and effect",
+    "split or merge during a transfer",
+    "transfer cancelled, next owner gone",
+    "unknown but applied",
+)
+"""States that the simulation must reach, or it is blind."""
+
+
+@click.command()
+@click.option("--seeds", type=click.IntRange(1), default=40, help="How many seeds.")
+@click.option("--start", type=int, default=None, help="The first one; drawn if not given.")
+@click.option("--seed", type=int, default=None, help="Only this one, with its story.")
+@click.option("--jobs", type=click.IntRange(1), default=os.cpu_count() or 1)
+@click.option("--seconds", type=float, default=DURATION_S, help="Simulated seconds per seed.")
+def main(seeds: int, start: int | None, seed: int | None, jobs: int, seconds: float) -> None:
+    """Simulate groups of members under faults; the exit code tells whether all went well."""
+    if seed is not None:
+        start, seeds = seed, 1
+    if start is None:
+        start = int.from_bytes(os.urandom(4), "big")
+    click.echo(f"seeds {start} to {start + seeds - 1}, {seconds:g} simulated seconds each")
+    began_s = time.monotonic()
+    outcomes = list(_told(run(range(start, start + seeds), jobs, seconds), seeds))
+    sys.exit(report(outcomes, time.monotonic() - began_s, whole=seeds >= 100))
+
+
+def run(seeds: range, jobs: int, seconds: float = DURATION_S) -> Iterable[Outcome]:
+    """The outcomes in order of their seeds."""
+    if jobs == 1 or len(seeds) == 1:
+        yield from (simulate(seed, seconds) for seed in seeds)
+        return
+    with ProcessPoolExecutor(jobs) as pool:
+        yield from pool.map(simulate, seeds, [seconds] * len(seeds), chunksize=2)
+
+
+def report(outcomes: list[Outcome], took_s: float, *, whole: bool) -> int:
+    """Print what was found; the last line sums it up."""
+    counts: Counter[str] = sum((outcome.counts for outcome in outcomes), Counter())
+    bad = [outcome for outcome in outcomes if outcome.violation]
+    for outcome in bad:
+        click.echo(f"seed {outcome.seed}: {outcome.violation}")
+    for outcome in bad[:3]:
+        click.echo(f"\nseed {outcome.seed}: {outcome.violation}")
+        click.echo("\n".join(outcome.story))
+        click.echo(f"again: make sim SEED={outcome.seed}")
+    unreached = [name for name in SOMETIMES if not counts[f"sometimes: {name}"]]
+    for name in SOMETIMES:
+        click.echo(f"{counts[f'sometimes: {name}']:>9,}  {name}")
+    hours = sum(outcome.hours for outcome in outcomes)
+    click.echo(
+        f"sim: {len(outcomes)} seeds, {hours:.1f} simulated hours in {took_s:.0f} s, "
+        f"{counts['kills']:,} kills, {counts['pauses']:,} pauses, "
+        f"{sum(outcome.hand_overs for outcome in outcomes):,} hand-overs, "
+        f"{len(bad)} violations, "
+        f"{len(SOMETIMES) - len(unreached)} of {len(SOMETIMES)} rare states reached"
+    )
+    return 1 if bad or (whole and unreached) else 0
+
+
+def _told(outcomes: Iterable[Outcome], seeds: int) -> Iterable[Outcome]:
+    for number, outcome in enumerate(outcomes, 1):
+        if sys.stderr.isatty():
+            click.echo(f"\r{number} of {seeds}", nl=number == seeds, err=True)
+        yield outcome
+
+
+if __name__ == "__main__":
+    main()

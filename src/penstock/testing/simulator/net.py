@@ -1,0 +1,139 @@
+"""How an event reaches a coordinator: over a network that drops, doubles, delays and parts; or, in
+a library, by a call. And the signs of life."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any
+
+from penstock.core.errors import PenstockError
+from penstock.core.events import Event, Reply
+from penstock.core.ports import Sign
+from penstock.core.watch import Watched
+from penstock.run.coordinator import Coordinator, Get, Pause, Transact, Wish
+from penstock.testing.simulator.store import GROUP, SimStore
+from penstock.testing.simulator.swarm import Swarm
+from penstock.testing.simulator.world import Call, Node, World
+
+Done = Callable[[Reply | PenstockError], None]
+
+
+class Asked:
+    """One event on its way through a coordinator, as the checks see it."""
+
+    __slots__ = ("event", "node")
+
+    def __init__(self, event: Event, node: Node) -> None:
+        self.event = event
+        self.node = node
+
+
+def drive(
+    node: Node, store: SimStore, asking: Generator[Wish, Any, Reply], asked: Asked, done: Done
+) -> None:
+    """Give a coordinator what it wants of the store, each wish an event of its own."""
+    world = node.world
+    was: list[Wish | None] = [None]
+
+    def advance(value: Any = None, error: PenstockError | None = None) -> None:
+        try:
+            wish = asking.send(value) if error is None else asking.throw(error)
+        except StopIteration as stop:
+            done(stop.value)
+            return
+        except PenstockError as raised:
+            done(raised)
+            return
+        if isinstance(wish, Transact) and isinstance(was[0], Get):
+            _tell_of_a_crash(node)
+        was[0] = wish
+        if isinstance(wish, Pause):
+            node.later(wish.seconds, advance)
+        else:
+            store.ask(node, wish, advance, asked)
+
+    def _tell_of_a_crash(node: Node) -> None:
+        life = node.life
+
+        def look() -> None:
+            if node.life != life:
+                world.counts["sometimes: coordinator dies between read and write"] += 1
+
+        world.after(0.001, look)
+
+    advance()
+
+
+class Net:
+    """Between members and coordinators."""
+
+    def __init__(self, world: World, swarm: Swarm, store: SimStore) -> None:
+        self.world = world
+        self.swarm = swarm
+        self.store = store
+        self.faulty = True
+        self.cut: set[tuple[str, str]] = set()
+        """One-way: nothing goes from the first to the second."""
+        self.servers: list[tuple[Node, Coordinator]] = []
+        self._beats: dict[Watched, int] = {}
+        self._owners: dict[Watched, tuple[Node, int]] = {}
+        self.signed_at_s: dict[Watched, float] = {}
+        self.signs_fail = False
+
+    def call(
+        self,
+        node: Node,
+        own: Coordinator,
+        event: Event,
+        done: Done,
+        still: Callable[[], bool] | None = None,
+    ) -> None:
+        """The event reaches a coordinator once, never, or twice; so does the answer come back."""
+        if not self.servers or still is not None:
+            drive(node, self.store, own.asking(GROUP, event, still), Asked(event, node), done)
+            return
+        server, coordinator = self.world.dice.choice(self.servers)
+        life = node.life
+
+        def received() -> None:
+            asking = coordinator.asking(GROUP, event, None)
+            drive(server, self.store, asking, Asked(event, server), answered)
+
+        def answered(reply: Reply | PenstockError) -> None:
+            self.send(server.name, node, lambda: done(reply), life)
+
+        self.send(node.name, server, received)
+
+    def send(self, sender: str, to: Node, call: Call, life: int | None = None) -> None:
+        if not self.faulty:
+            to.later(self.world.about(0.005), call, life)
+            return
+        copies = 0 if self.world.chance(self.swarm.drop) else 1
+        copies += self.world.chance(self.swarm.double)
+        for _ in range(copies):
+            if (sender, to.name) not in self.cut:
+                to.later(self.world.about(max(self.swarm.latency_s, 0.01) * 3), call, life)
+
+    # Signs of life: small files beside the store, or what a server heard
+
+    def sign(self, node: Node, who: Watched, beat: int, given: Call) -> None:
+        """Write a sign; ``given`` is called once it can be seen."""
+        if self.faulty and (self.signs_fail or self.world.chance(self.swarm.drop / 4)):
+            return
+        self._owners[who] = node, node.life
+
+        def written() -> None:
+            self._beats[who] = max(beat, self._beats.get(who, 0))
+            self.signed_at_s[who] = self.world.now_s
+            node.later(0.0005, given)
+
+        node.later(self.world.about(0.002), written)
+
+    def look(self, who: Watched) -> Sign | None:
+        if who not in self._beats:
+            return None
+        return Sign(not self.swarm.dead_is_seen or self.lives(who), self._beats[who])
+
+    def lives(self, who: Watched) -> bool:
+        node, life = self._owners[who]
+        return node.alive and node.life == life

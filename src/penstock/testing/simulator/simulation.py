@@ -1,0 +1,139 @@
+"""One seed from beginning to end."""
+
+from __future__ import annotations
+
+import traceback
+from collections import Counter
+from dataclasses import dataclass
+
+from penstock.core.model import ShardId
+from penstock.run.coordinator import Coordinator
+from penstock.testing.simulator.chaos import Chaos
+from penstock.testing.simulator.checks import Checks, Violation
+from penstock.testing.simulator.net import Net
+from penstock.testing.simulator.replica import STREAMS, Observer, Replica
+from penstock.testing.simulator.store import SimStore
+from penstock.testing.simulator.swarm import HEARTBEAT_S, SESSION_S, drawn
+from penstock.testing.simulator.world import Node, World
+
+DURATION_S = 900.0
+REST_S = 2 * SESSION_S + 4 * HEARTBEAT_S
+"""Within this time after the last fault everything has an owner (L1, L3, L4)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    seed: int
+    hours: float
+    digest: int
+    counts: Counter[str]
+    hand_overs: int
+    edges: frozenset[tuple[str, str, str]]
+    violation: str = ""
+    story: tuple[str, ...] = ()
+
+
+def simulate(seed: int, duration_s: float = DURATION_S) -> Outcome:
+    """Run one seed; a violation is in the outcome, with the story of the shard it is about."""
+    simulation = _Simulation(seed)
+    violation = ""
+    story: tuple[str, ...] = ()
+    try:
+        simulation.run(duration_s)
+    except Violation as found:
+        violation = str(found)
+        story = tuple(simulation.world.story(found.shard))
+    except Exception as error:
+        violation = f"crash: {type(error).__name__}: {error}"
+        story = (*simulation.world.story(None), *traceback.format_exception(error))
+    world, checks = simulation.world, simulation.checks
+    return Outcome(
+        seed,
+        world.now_s / 3600,
+        world.digest,
+        world.counts,
+        checks.hand_overs,
+        frozenset(checks.edges),
+        violation,
+        story,
+    )
+
+
+class _Simulation:
+    def __init__(self, seed: int) -> None:
+        world = self.world = World(seed)
+        swarm = self.swarm = drawn(seed)
+        store = self.store = SimStore(world, swarm)
+        net = Net(world, swarm, store)
+        checks = self.checks = Checks(world, store, net)
+        store.create_stream("a", swarm.shards)
+        store.create_stream("b", 2)
+
+        def node(name: str) -> Node:
+            return Node(world, name, 1.0 + swarm.drift * (2 * world.dice.random() - 1))
+
+        def observer(name: str) -> Observer:
+            own = node(name)
+            coordinator = Coordinator(store, dice=world.dice.random)
+            return Observer(own, net, store, coordinator, checks)
+
+        names = [f"m{n}" for n in range(swarm.members)]
+        self.replicas = [
+            Replica(node(name), name, net, store, swarm, checks)
+            for name in (*names, *(names[:1] if swarm.twins else ()))
+        ]
+        self.servers = [observer(f"server{n}") for n in range(swarm.servers)]
+        net.servers = [(server.node, server.coordinator) for server in self.servers]
+        checks.replicas = self.replicas
+        self.chaos = Chaos(
+            world, swarm, store, net, self.replicas, self.servers, observer("admin"), checks
+        )
+
+    def run(self, duration_s: float) -> None:
+        for server in self.servers:
+            server.start(lambda: None)
+        for replica in self.replicas:
+            self.world.after(self.world.about(5.0), replica.start)
+        self.chaos.begin()
+        if not self.swarm.heals:
+            self.world.run(duration_s)
+            return
+        self.world.run(0.75 * duration_s)
+        self.chaos.heal()
+        healed_s = self.world.now_s
+        self.chaos.producing = False
+        self.world.run(healed_s + REST_S)
+        self._check_everything_is_owned()
+        self.world.run(duration_s)
+        self._check_rest()
+
+    # Liveness
+
+    def _check_everything_is_owned(self) -> None:
+        group = self.checks.group
+        if not group.members:
+            raise Violation("L4", None, f"nobody is a member {REST_S} s after the last fault")
+        for shard, standing in sorted(group.shards.items()):
+            if standing.state == "free":
+                raise Violation("L1", shard, f"free {REST_S} s after the last fault")
+        for replica in self.replicas:
+            since_s = replica.waiting_since_s
+            if replica.wanted and since_s is not None and self.world.now_s - since_s > REST_S:
+                raise Violation("L5", None, f"{replica.name} waits for an answer since {since_s}")
+
+    def _check_rest(self) -> None:
+        group = self.checks.group
+        counts = {name: len(group.owned(name)) for name in group.members}
+        if max(counts.values()) - min(counts.values()) > 1:
+            raise Violation("L3", None, f"shards are held unevenly: {counts}")
+        quiet_s = self.world.now_s - self.checks.last_change_of_owner_s
+        for shard, standing in sorted(group.shards.items()):
+            if standing.state not in ("held",):
+                raise Violation("L1", shard, f"is {standing.state} at the end")
+        for stream in STREAMS:
+            for part in self.store.streams[stream].shards:
+                one = ShardId(stream, part.index)
+                if not self.store.is_read(one):
+                    raise Violation("L2", one, f"read to {self.store.checkpoint(one).next} only")
+        if quiet_s < 10 * HEARTBEAT_S:
+            raise Violation("L3", None, f"owners changed {quiet_s:.1f} s before the end")

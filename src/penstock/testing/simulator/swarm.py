@@ -1,0 +1,91 @@
+"""What a seed draws: which faults exist at all in this run, and how strong they are.
+
+Many runs with a few kinds of faults each find more than one run with all of them."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+SESSION_S = 10.0
+HEARTBEAT_S = 3.0
+DRIFT_MAX = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Swarm:
+    members: int
+    twins: bool
+    """Two processes share a name."""
+    servers: int
+    """Coordinators behind a network; 0: each member has its own, as in a library."""
+    shards: int
+    order: bool
+    heals: bool
+    """Faults end at three quarters of the time, and the group must come to rest."""
+    lone: bool
+    """Only one member comes back after that."""
+    latency_s: float
+    spikes: float
+    conflict: float
+    unknown: float
+    stale: float
+    drop: float
+    double: float
+    partitions: float
+    """Per hour, as all below."""
+    kills: float
+    pauses: float
+    everyone_pauses: float
+    slow: float
+    leaves: float
+    splits: float
+    forces: float
+    fences: float
+    stops: float
+    configures: float
+    deletes: float
+    stream_deletes: float
+    signs_fail: float
+    drift: float
+    dead_is_seen: bool
+
+
+def drawn(seed: int) -> Swarm:
+    dice = random.Random(f"swarm {seed}")
+
+    def some(share: float, low: float, high: float) -> float:
+        return dice.uniform(low, high) if dice.random() < share else 0.0
+
+    return Swarm(
+        members=dice.randint(2, 5),
+        twins=dice.random() < 0.2,
+        servers=dice.choice((0, 0, 1, 2, 3)),
+        shards=dice.randint(1, 8),
+        order=dice.random() < 0.6,
+        heals=dice.random() < 0.6,
+        lone=dice.random() < 0.2,
+        latency_s=dice.choice((0.001, 0.01, 0.05, 0.3)),
+        spikes=some(0.4, 0.001, 0.03),
+        conflict=some(0.5, 0.01, 0.3),
+        unknown=some(0.5, 0.01, 0.3),
+        stale=some(0.3, 0.01, 0.3),
+        drop=some(0.5, 0.01, 0.3),
+        double=some(0.5, 0.01, 0.3),
+        partitions=some(0.4, 20, 120),
+        kills=some(0.7, 20, 300),
+        pauses=some(0.7, 20, 300),
+        everyone_pauses=some(0.2, 4, 20),
+        slow=some(0.2, 10, 60),
+        leaves=some(0.5, 20, 100),
+        splits=some(0.6, 20, 80),
+        forces=some(0.4, 10, 60),
+        fences=some(0.4, 10, 60),
+        stops=some(0.3, 10, 60),
+        configures=some(0.4, 10, 60),
+        deletes=some(0.15, 4, 12),
+        stream_deletes=some(0.2, 4, 20),
+        signs_fail=some(0.2, 4, 30),
+        drift=some(0.5, 0.001, DRIFT_MAX),
+        dead_is_seen=dice.random() < 0.5,
+    )

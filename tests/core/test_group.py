@@ -1,0 +1,1068 @@
+"""One step at a time: every edge of the picture, then the promises that take several."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.core import group as group_module
+from penstock.core.assign import Allocator, Candidate, balanced, capped, round_robin
+from penstock.core.events import (
+    Configure,
+    Delete,
+    Event,
+    Evict,
+    Fence,
+    ForceCheckpoint,
+    Granted,
+    Heartbeat,
+    Join,
+    Leave,
+    Refused,
+    Release,
+    Resume,
+    Settled,
+    ShardFacts,
+    ShardsChanged,
+    Stop,
+    StreamFacts,
+    Swept,
+)
+from penstock.core.group import GROUP_SHARDS_MAX, Group, Member, Move, Standing, step
+from penstock.core.model import ShardId
+from tests.core.groups import (
+    EDGES,
+    NAME,
+    OPS,
+    STREAM,
+    VERSION,
+    Op,
+    answer,
+    at,
+    beat,
+    built,
+    counts,
+    done,
+    event_of,
+    facts,
+    finished,
+    free,
+    granted,
+    held,
+    join,
+    member,
+    moved,
+    moving,
+    owners,
+    reached,
+    rows_of,
+    settled,
+    stepped,
+    waiting,
+)
+
+NEXT = VERSION + 1
+"""The version after one step."""
+
+
+def _moves(group: Group) -> list[tuple[int, str, str, str]]:
+    return [(move.shard.index, *move[1:]) for move in group.moves]
+
+
+# The edges
+
+
+def test_edge_1_a_new_shard_may_be_read() -> None:
+    before = built({})
+    after, reply = step(before, ShardsChanged(facts(0)))
+    assert after == replace(before, version=NEXT, shards={at(0): free()})
+    assert after.moves == (Move(at(0), "1 free", "new", "free"),)
+    assert reply == Settled(NEXT)
+
+
+def test_edge_1_a_new_shard_waits_for_an_ancestor() -> None:
+    before = built({0: held("A")}, "A", order=True)
+    after, reply = step(before, ShardsChanged(facts(0, 3)))
+    shards = {at(0): held("A"), at(3): waiting(parents=(0,))}
+    assert after == replace(before, version=NEXT, shards=shards)
+    assert _moves(after) == [(3, "1 wait", "new", "waiting")]
+    assert reply == Settled(NEXT)
+
+
+def test_edge_1_without_order_a_new_shard_waits_for_nobody() -> None:
+    before = built({0: free()})
+    after, _ = step(before, ShardsChanged(facts(0, 3)))
+    assert after.shards == {at(0): free(), at(3): free(parents=(0,))}
+    assert _moves(after) == [(3, "1 free", "new", "free")]
+
+
+def test_edge_2_all_ancestors_are_done() -> None:
+    before = built({0: free(1), 3: waiting(parents=(0,))}, order=True)
+    after, _ = step(before, ShardsChanged(facts(finished(0, 1), 3)))
+    shards = {at(3): free(parents=(0,))}
+    assert after == replace(before, version=NEXT, shards=shards, floor=1, forgotten=1)
+    assert _moves(after) == [
+        (0, "8 free", "free", "done"),
+        (3, "2", "waiting", "free"),
+        (0, "forget", "done", "gone"),
+    ]
+
+
+def test_edge_2_order_was_switched_off() -> None:
+    before = built({0: held("A"), 3: waiting(parents=(0,))}, order=True)
+    before = replace(before, shards={at(0): free(), at(3): waiting(parents=(0,))})
+    after, reply = step(before, Configure(order=False))
+    shards = {at(0): free(), at(3): free(parents=(0,))}
+    assert after == replace(before, version=NEXT, order=False, shards=shards)
+    assert _moves(after) == [(3, "2", "waiting", "free")]
+    assert reply == Settled(NEXT)
+
+
+def test_edge_3_given_to_a_member_under_a_new_epoch() -> None:
+    before = built({0: free(4)})
+    after, reply = step(before, join("A", facts(0)))
+    shards = {at(0): held("A", 5, NEXT)}
+    assert after == replace(before, version=NEXT, members={"A": member()}, shards=shards)
+    assert _moves(after) == [(0, "3", "free", "held")]
+    assert reply == answer(NEXT, {0: 5})
+
+
+@pytest.mark.parametrize("event", [Evict("A", 1, "dead"), Evict("A", 1, "silent"), Leave("A", 1)])
+def test_edge_4_the_owner_is_gone(event: Event) -> None:
+    before = built({0: held("A", 3)}, "A")
+    after, reply = step(before, event)
+    assert after == replace(before, version=NEXT, members={}, shards={at(0): free(3)})
+    assert _moves(after) == [(0, "4 gone", "held", "free")]
+    assert reply == Settled(NEXT)
+
+
+def test_edge_4_the_owner_is_back_as_a_newer_one() -> None:
+    before = built({0: held("A", 3)}, "A")
+    after, reply = step(before, join("A", facts(0), 2))
+    shards = {at(0): held("A", 4, NEXT)}
+    assert after == replace(before, version=NEXT, members={"A": member(2)}, shards=shards)
+    assert _moves(after) == [(0, "4 gone", "held", "free"), (0, "3", "free", "held")]
+    assert reply == answer(NEXT, {0: 4})
+
+
+def test_who_is_back_as_a_newer_one_gets_its_shards_back() -> None:
+    mine = {**dict.fromkeys((0, 1, 2), held("A", 3)), **dict.fromkeys((3, 4), held("B", 3))}
+    before = built(mine, "A", "B")
+    after = stepped(before, join("A", facts(0, 1, 2), 2))
+    assert owners(after) == owners(before)
+    assert after.owned("B") == before.owned("B")
+
+
+def test_edge_5_it_should_be_anothers() -> None:
+    before = built({0: held("A"), 1: held("A", 7)}, "A")
+    after, reply = step(before, join("B", facts(0, 1)))
+    members = {"A": member(), "B": member()}
+    shards = {at(0): held("A"), at(1): moving("A", "B", 7)}
+    assert after == replace(before, version=NEXT, members=members, shards=shards)
+    assert _moves(after) == [(1, "5", "held", "moving")]
+    assert reply == answer(NEXT, {})
+
+
+def test_edge_6_the_owner_has_let_go() -> None:
+    before = built({0: held("A"), 1: moving("A", "B", 7)}, "A", "B")
+    after, reply = step(before, beat(before, "A", {0: 1}))
+    shards = {at(0): held("A"), at(1): held("B", 8, NEXT)}
+    assert after == replace(before, version=NEXT, shards=shards)
+    assert _moves(after) == [(1, "6 released", "moving", "held")]
+    assert reply == answer(NEXT, {0: 1}, beat=1)
+
+
+def test_edge_6_the_owner_tells_at_once_that_it_has_let_go() -> None:
+    before = built({0: held("A"), 1: moving("A", "B", 7)}, "A", "B")
+    after, reply = step(before, Release("A", 1, {at(1): 7}))
+    shards = {at(0): held("A"), at(1): held("B", 8, NEXT)}
+    assert after == replace(before, version=NEXT, shards=shards)
+    assert _moves(after) == [(1, "6 released", "moving", "held")]
+    assert reply == answer(NEXT, {0: 1})
+
+
+def test_edge_6_the_next_owner_is_gone() -> None:
+    before = built({0: held("A"), 1: moving("A", "B", 7)}, "A", "B")
+    after, _ = step(before, Evict("B", 1, "silent"))
+    shards = {at(0): held("A"), at(1): held("A", 7)}
+    assert after == replace(before, version=NEXT, members={"A": member()}, shards=shards)
+    assert _moves(after) == [(1, "6 kept", "moving", "held")]
+
+
+def test_edge_6_the_next_owner_is_not_needed() -> None:
+    before = built({0: held("B"), 1: moving("A", "B", 7)}, "A", "B")
+    after, _ = step(before, ShardsChanged(facts(0, 1)))
+    assert after == replace(before, version=NEXT, shards={at(0): held("B"), at(1): held("A", 7)})
+    assert _moves(after) == [(1, "6 kept", "moving", "held")]
+
+
+def test_edge_7_the_checkpoint_was_moved_back_by_force() -> None:
+    before = built({0: done(3), 1: free(), 6: waiting(parents=(0, 1))}, order=True)
+    after, reply = step(before, ForceCheckpoint(at(0), 3, 0, finished=False))
+    assert after == replace(before, version=NEXT, shards={**before.shards, at(0): free(4)})
+    assert _moves(after) == [(0, "fence", "done", "done"), (0, "7", "done", "free")]
+    assert reply == Settled(NEXT)
+
+
+def test_edge_7_of_a_shard_that_was_forgotten() -> None:
+    before = replace(built({}), floor=3, forgotten=1)
+    after, reply = step(before, ForceCheckpoint(at(4), 3, 0, finished=False, parents=(0,)))
+    assert after.shards == {at(4): free(4, (0,))}
+    assert _moves(after) == [(4, "fence", "done", "done"), (4, "7", "done", "free")]
+    assert reply == Settled(NEXT)
+
+
+@pytest.mark.parametrize(
+    ("standing", "edge"),
+    [
+        (free(3), (0, "8 free", "free", "done")),
+        (held("A", 3), (0, "8 held", "held", "done")),
+        (moving("A", None, 3, stopped=True), (0, "8 moving", "moving", "done")),
+    ],
+    ids=["free", "held", "moving"],
+)
+def test_edge_8_closed_and_read_to_its_end(
+    standing: Standing, edge: tuple[int, str, str, str]
+) -> None:
+    names = () if standing.state == "free" else ("A",)
+    before = built({0: standing}, *names)
+    after, reply = step(before, ShardsChanged(facts(finished(0, 3))))
+    assert after == replace(before, version=NEXT, shards={}, floor=3, forgotten=1)
+    assert _moves(after) == [edge, (0, "forget", "done", "gone")]
+    assert reply == Settled(NEXT)
+
+
+def test_edge_8_a_checkpoint_was_moved_to_the_end_by_force() -> None:
+    before = built({0: held("A", 3)}, "A")
+    after, _ = step(before, ForceCheckpoint(at(0), 3, 90, finished=True))
+    assert after == replace(before, version=NEXT, shards={}, floor=4, forgotten=1)
+    assert _moves(after) == [
+        (0, "fence", "held", "held"),
+        (0, "8 held", "held", "done"),
+        (0, "forget", "done", "gone"),
+    ]
+
+
+@pytest.mark.parametrize("event", [Evict("A", 1, "dead"), Leave("A", 1), join("A", facts(0), 2)])
+def test_edge_9_the_owner_is_gone_while_it_moves(event: Event) -> None:
+    before = built({0: moving("A", None, 7, stopped=True)}, "A")
+    after, _ = step(before, event)
+    assert after.shards == {at(0): free(7, stopped=True)}
+    assert _moves(after) == [(0, "9 gone", "moving", "free")]
+
+
+def test_edge_9_what_was_promised_is_dealt_anew() -> None:
+    before = built({0: moving("A", "B", 7)}, "A", "B")
+    after, _ = step(before, Evict("A", 1, "dead"))
+    assert after.shards == {at(0): held("B", 8, NEXT)}
+    assert _moves(after) == [(0, "9 gone", "moving", "free"), (0, "3", "free", "held")]
+
+
+def test_edge_let_go_of_what_it_could_have_kept() -> None:
+    before = built({0: held("A", 7)}, "A")
+    after, reply = step(before, Release("A", 1, {at(0): 7}))
+    assert after == replace(before, version=NEXT, shards={at(0): held("A", 8, NEXT)})
+    assert _moves(after) == [(0, "let go", "held", "free"), (0, "3", "free", "held")]
+    assert reply == answer(NEXT, {0: 8})
+
+
+def test_edge_let_go_and_nobody_is_next() -> None:
+    before = built({0: moving("A", None, 7, stopped=True)}, "A")
+    after, reply = step(before, beat(before, "A", {}))
+    assert after == replace(before, version=NEXT, shards={at(0): free(7, stopped=True)})
+    assert _moves(after) == [(0, "let go", "moving", "free")]
+    assert reply == answer(NEXT, {}, beat=1)
+
+
+def test_edge_stop() -> None:
+    before = built({0: held("A", 7)}, "A")
+    after, reply = step(before, Stop(at(0), 7))
+    shards = {at(0): moving("A", None, 7, stopped=True)}
+    assert after == replace(before, version=NEXT, shards=shards)
+    assert _moves(after) == [(0, "stop", "held", "moving")]
+    assert reply == Settled(NEXT)
+
+
+def test_a_shard_is_stopped_while_it_moves() -> None:
+    before = built({0: moving("A", "B", 7)}, "A", "B")
+    after, _ = step(before, Stop(at(0), 7))
+    assert after.shards == {at(0): moving("A", None, 7, stopped=True)}
+    assert _moves(after) == [(0, "next", "moving", "moving")]
+
+
+def test_a_stopped_shard_is_given_to_nobody() -> None:
+    before = built({0: free(7)})
+    after = stepped(before, Stop(at(0), 7), join("A", facts(0)))
+    assert after.shards == {at(0): free(7, stopped=True)}
+
+
+def test_resume_gives_a_free_shard_out() -> None:
+    before = built({0: free(7, stopped=True)}, "A")
+    after, reply = step(before, Resume(at(0), 7))
+    assert after == replace(before, version=NEXT, shards={at(0): held("A", 8, NEXT)})
+    assert _moves(after) == [(0, "3", "free", "held")]
+    assert reply == Settled(NEXT)
+
+
+def test_resume_leaves_a_shard_that_was_not_let_go_yet_under_a_new_epoch() -> None:
+    before = built({0: moving("A", None, 7, stopped=True)}, "A")
+    after, _ = step(before, Resume(at(0), 7))
+    assert after == replace(before, version=NEXT, shards={at(0): held("A", 8, NEXT)})
+    assert _moves(after) == [(0, "fence", "moving", "moving"), (0, "6 kept", "moving", "held")]
+
+
+def test_resume_of_what_was_not_stopped_changes_nothing() -> None:
+    before = built({0: held("A", 7)}, "A")
+    after, reply = step(before, Resume(at(0), 7))
+    assert after is before
+    assert reply == Settled(VERSION)
+
+
+def test_edge_next_promised_to_somebody_else() -> None:
+    before = built({0: held("A"), 1: moving("A", "B", 7)}, "A", "B", allocator=_table())
+    given_to_c = _table(at(1), "C")
+    after, _ = step(before, Join("C", 1, (facts(0, 1),), given_to_c))
+    shards = {at(0): held("A"), at(1): moving("A", "C", 7)}
+    assert after.shards == shards
+    assert _moves(after) == [(1, "next", "moving", "moving")]
+
+
+def _fenced_by_force(standing: Standing) -> ForceCheckpoint:
+    return ForceCheckpoint(at(0), standing.epoch, 5, finished=standing.state == "done")
+
+
+@pytest.mark.parametrize(
+    ("standing", "event"),
+    [
+        (waiting(3, (1,)), None),
+        (free(3), None),
+        (held("A", 3), None),
+        (held("A", 3), Fence(at(0), 3)),
+        (moving("A", "B", 3), None),
+        (moving("A", "B", 3), Fence(at(0), 3)),
+        (done(3), None),
+    ],
+    ids=lambda value: getattr(value, "state", None) or type(value).__name__,
+)
+def test_edge_fence(standing: Standing, event: Event | None) -> None:
+    rest = {1: held("A"), 2: waiting(parents=(0, 1))}
+    names = {"waiting": ("A",), "done": ("A",), "moving": ("A", "B")}.get(standing.state, ())
+    if standing.state in ("held", "free"):
+        rest = {}
+        names = ("A",) if standing.state == "held" else ()
+    before = built({0: standing, **rest}, *names, order=True)
+    after, reply = step(before, event or _fenced_by_force(standing))
+    fenced = standing._replace(epoch=4, granted=NEXT if standing.owner else 0)
+    assert after == replace(before, version=NEXT, shards={**before.shards, at(0): fenced})
+    assert _moves(after) == [(0, "fence", standing.state, standing.state)]
+    assert reply == Settled(NEXT)
+
+
+@pytest.mark.parametrize("standing", [waiting(3, (1,)), free(3), done(3), None])
+def test_fencing_what_nobody_owns_is_late(standing: Standing | None) -> None:
+    shards = {1: free(), 2: waiting(parents=(0, 1))}
+    before = built({**shards, **({} if standing is None else {0: standing})}, order=True)
+    after, reply = step(before, Fence(at(0), 3))
+    assert after is before
+    assert reply == Refused("late", "")
+
+
+def test_edge_forget_once_no_descendant_waits() -> None:
+    before = built({0: done(3), 1: held("A", 9), 6: waiting(parents=(0, 1))}, "A", order=True)
+    after, _ = step(before, ShardsChanged(facts(finished(1, 9))))
+    shards = {at(6): held("A", 1, NEXT, (0, 1))}
+    assert after == replace(before, version=NEXT, shards=shards, floor=9, forgotten=2)
+    assert _moves(after) == [
+        (1, "8 held", "held", "done"),
+        (6, "2", "waiting", "free"),
+        (0, "forget", "done", "gone"),
+        (1, "forget", "done", "gone"),
+        (6, "3", "free", "held"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "standing",
+    [waiting(3, (1,)), free(3), held("A", 3), moving("A", "B", 3), done(3)],
+    ids=lambda standing: standing.state,
+)
+def test_edge_drop_its_stream_is_gone(standing: Standing) -> None:
+    before = built({0: standing}, "A", "B", order=True)
+    after, reply = step(before, ShardsChanged(facts()))
+    assert after == replace(before, version=NEXT, streams={}, shards={}, floor=3)
+    assert _moves(after) == [(0, "drop", standing.state, "gone")]
+    assert reply == Settled(NEXT)
+
+
+def test_edge_drop_the_stream_was_made_anew() -> None:
+    before = built({0: held("A", 3), 1: held("A", 8)}, "A")
+    after, _ = step(before, ShardsChanged(facts(0, id=2)))
+    shards = {at(0): held("A", 9, NEXT)}
+    assert after == replace(before, version=NEXT, streams={STREAM: 2}, shards=shards, floor=8)
+    assert _moves(after) == [
+        (0, "drop", "held", "gone"),
+        (1, "drop", "held", "gone"),
+        (0, "1 free", "new", "free"),
+        (0, "3", "free", "held"),
+    ]
+
+
+def test_what_is_told_of_an_older_stream_of_the_same_name_changes_nothing() -> None:
+    before = replace(built({0: held("A", 3)}, "A"), streams={STREAM: 2})
+    for late in (facts(0, 1, id=1), facts(id=1), facts(finished(0, 3), id=1)):
+        after, reply = step(before, ShardsChanged(late))
+        assert after is before
+        assert reply == Settled(VERSION)
+
+
+def test_a_stream_that_is_gone_and_was_not_known_changes_nothing() -> None:
+    before = built({0: held("A", 3)}, "A")
+    after, _ = step(before, ShardsChanged(StreamFacts("never", 7, ())))
+    assert after is before
+
+
+def test_the_docstring_draws_every_edge_once() -> None:
+    text = group_module.__doc__ or ""
+    assert len(EDGES) == text.count(" -> ") - text.count("``step(group, event) -> ")
+    assert {edge.split()[0] for edge, _, _ in EDGES} == {
+        *"123456789", "drop", "fence", "forget", "let", "next", "stop",
+    }  # fmt: skip
+
+
+# Members come and go
+
+
+def test_ten_shards_stay_balanced_while_members_come_and_go() -> None:
+    rows = rows_of(10)
+    three = settled(stepped(Group(NAME), *(join(name, rows) for name in "ABC")))
+    assert sorted(counts(three).values()) == [3, 3, 4]
+    two = settled(stepped(three, Evict("A", 1, "dead")))
+    assert counts(two) == {"B": 5, "C": 5}
+    assert moved(three, two) == counts(three)["A"]
+    back = settled(stepped(two, join("A", rows, 2)))
+    assert sorted(counts(back).values()) == [3, 3, 4]
+    assert moved(two, back) == counts(back)["A"] == 3
+    five = settled(stepped(back, join("D", rows), join("E", rows)))
+    assert counts(five) == dict.fromkeys("ABCDE", 2)
+    assert moved(back, five) == 4
+
+
+def test_a_shard_moves_within_two_heartbeats() -> None:
+    rows = rows_of(4)
+    group, mine = granted(Group(NAME), join("A", rows))
+    assert mine == {0: 1, 1: 1, 2: 1, 3: 1}
+    group, mine = granted(group, join("B", rows))
+    assert mine == {}
+    joined = group.version
+    group, mine = granted(group, beat(group, "A", dict.fromkeys(range(4), 1)))
+    assert mine == {0: 1, 1: 1}
+    group, mine = granted(group, beat(group, "A", {0: 1, 1: 1}))
+    assert mine == {0: 1, 1: 1}
+    group, mine = granted(group, beat(group, "B", {}, seen=joined))
+    assert mine == {2: 2, 3: 2}
+
+
+def test_a_shard_in_transfer_is_in_neither_answer() -> None:
+    group = built({0: held("A"), 1: moving("A", "B")}, "A", "B")
+    _, of_a = granted(group, beat(group, "A", {0: 1, 1: 1}))
+    _, of_b = granted(group, beat(group, "B", {}))
+    assert (of_a, of_b) == ({0: 1}, {})
+
+
+def test_a_shard_stays_with_its_holder_until_it_lets_go_however_often_both_beat() -> None:
+    group = built({0: held("A"), 1: moving("A", "B")}, "A", "B")
+    for number in range(5):
+        for event in (beat(group, "A", {0: 1, 1: 1}, beat=number), beat(group, "B", {})):
+            after, _ = step(group, event)
+            assert after is group
+
+
+def test_more_members_than_shards_and_the_idle_get_work_when_one_leaves() -> None:
+    rows = rows_of(2)
+    group = settled(stepped(Group(NAME), *(join(name, rows) for name in "ABC")))
+    assert sorted(counts(group).values()) == [0, 1, 1]
+    after = stepped(group, Leave("A", 1))
+    assert counts(after) == {"B": 1, "C": 1}
+
+
+def test_balance_counts_only_free_held_and_moving() -> None:
+    shards = {
+        0: held("A"),
+        1: held("A"),
+        2: free(),
+        3: waiting(parents=(0,)),
+        4: waiting(parents=(0,)),
+        6: done(parents=(7,)),
+        8: waiting(parents=(6, 0)),
+        9: free(stopped=True),
+    }
+    asked: list[Sequence[ShardId]] = []
+    group = built(shards, "A", order=True, allocator=_heard(asked))
+    stepped(group, Join("B", 1, (facts(0, 1, 2),), _heard(asked)))
+    assert {tuple(shard.index for shard in each) for each in asked} == {(0, 1, 2)}
+
+
+def test_the_allocator_sees_moving_shards_as_their_next_owners() -> None:
+    seen: list[Mapping[ShardId, str]] = []
+
+    def deal(
+        members: Sequence[Candidate], shards: Sequence[ShardId], current: Mapping[ShardId, str]
+    ) -> Mapping[str, list[ShardId]]:
+        seen.append(dict(current))
+        return {"A": list(shards)}
+
+    spying = Allocator("spying", deal=deal)
+    group = built({0: held("A"), 1: moving("A", "B"), 2: free()}, "A", "B", allocator=spying)
+    stepped(group, ShardsChanged(facts(0, 1, 2)))
+    assert seen[0] == {at(0): "A", at(1): "B"}
+
+
+def test_members_share_only_the_streams_they_subscribe_to() -> None:
+    bills = StreamFacts("bills", 2, (ShardFacts(0), ShardFacts(1)))
+    orders = rows_of(2)
+    group = settled(stepped(Group(NAME), join("A", orders), join("B", bills)))
+    assert {shard.stream: standing.owner for shard, standing in group.shards.items()} == {
+        "orders": "A",
+        "bills": "B",
+    }
+    alone = stepped(group, Leave("B", 1))
+    assert {s.stream: standing.state for s, standing in alone.shards.items()} == {
+        "orders": "held",
+        "bills": "free",
+    }
+
+
+# Late, repeated and unknown events
+
+_HELD = built({0: held("A", 3), 1: held("A", 3), 2: held("B", 5)}, "A", "B")
+
+ONE_OF_EACH: list[Event] = [
+    join("C", facts(0, 1, 2)),
+    join("A", facts(0, 1, 2), 2),
+    beat(_HELD, "A", {0: 3}),
+    Release("A", 1, {at(0): 3}),
+    Leave("A", 1),
+    Evict("A", 1, "dead"),
+    ShardsChanged(facts(0, 1, 2, 3)),
+    ShardsChanged(facts(finished(0, 3), 1, 2)),
+    ShardsChanged(facts()),
+    Fence(at(0), 3),
+    Stop(at(0), 3),
+    Resume(at(0), 3),
+    ForceCheckpoint(at(0), 3, 4, finished=False),
+    ForceCheckpoint(at(0), 3, 4, finished=True),
+    Configure(order=True, timeout_s=3.0, allocator=round_robin),
+    Delete(),
+    Swept(VERSION),
+]
+
+
+@pytest.mark.parametrize("event", ONE_OF_EACH, ids=lambda event: type(event).__name__)
+def test_an_event_that_comes_twice_changes_nothing_the_second_time(event: Event) -> None:
+    once, _ = step(_HELD, event)
+    twice, _ = step(once, event)
+    assert twice is once
+
+
+@pytest.mark.parametrize("event", ONE_OF_EACH, ids=lambda event: type(event).__name__)
+def test_a_group_that_is_not_there_refuses_all_but_a_join(event: Event) -> None:
+    before = Group(NAME, version=VERSION + 3)
+    after, reply = step(before, event)
+    if isinstance(event, Join):
+        assert after.exists
+    else:
+        assert after is before
+        assert isinstance(event, Swept) or reply == Refused("no group", "")
+
+
+@pytest.mark.parametrize(
+    ("event", "why"),
+    [
+        (Heartbeat("A", 1, 1, 99, {}), "fenced"),
+        (Heartbeat("A", 3, 1, 99, {}), "fenced"),
+        (Heartbeat("X", 1, 1, 99, {}), "fenced"),
+        (Release("A", 1, {at(0): 3}), "fenced"),
+        (Release("X", 1, {at(0): 3}), "fenced"),
+        (join("A", facts(0, 1), 1), "fenced"),
+        (Leave("A", 1), None),
+        (Leave("A", 3), None),
+        (Leave("X", 1), None),
+        (Evict("A", 1, "dead"), None),
+        (Evict("A", 3, "silent"), None),
+        (Fence(at(0), 2), "late"),
+        (Fence(at(0), 4), "late"),
+        (Fence(at(7), 0), "late"),
+        (Stop(at(0), 2), "late"),
+        (Stop(at(7), 0), "late"),
+        (Resume(at(0), 4), "late"),
+        (Resume(at(7), 0), "late"),
+        (ForceCheckpoint(at(0), 2, 0, finished=False), "late"),
+        (ForceCheckpoint(at(0), 4, 0, finished=True), "late"),
+        (ForceCheckpoint(at(7), 0, 9, finished=True), None),
+        (ForceCheckpoint(at(0, "never"), 0, 9, finished=False), None),
+        (ShardsChanged(facts(finished(0, 2), finished(1, 4))), None),
+        (Configure(), None),
+        (Swept(VERSION), None),
+    ],
+    ids=str,
+)
+def test_an_event_of_another_time_changes_nothing(event: Event, why: str | None) -> None:
+    before = built({0: held("A", 3), 1: held("B", 3)}, "A", "B")
+    before = replace(before, members={"A": member(2), "B": member()})
+    after, reply = step(before, event)
+    assert after is before
+    assert (reply.why if isinstance(reply, Refused) else None) == why
+
+
+def test_a_release_of_another_epoch_changes_nothing() -> None:
+    group = built({0: held("A", 3), 1: held("B", 5)}, "A", "B")
+    for shards in ({at(0): 2}, {at(0): 4}, {at(1): 5}, {at(7): 1}, {}):
+        after, reply = step(group, Release("A", 1, shards))
+        assert after is group
+        assert reply == answer(VERSION, {0: 3})
+
+
+def test_a_join_that_comes_again_gets_the_same_answer() -> None:
+    group = stepped(Group(NAME), join("A", rows_of(2)))
+    after, reply = step(group, join("A", rows_of(9)))
+    assert after is group
+    assert reply == answer(1, {0: 1, 1: 1})
+
+
+@pytest.mark.parametrize("event", [Leave("A", 1), Evict("A", 1, "silent")])
+def test_a_join_that_comes_again_does_not_bring_back_who_is_gone(event: Event) -> None:
+    joined = join("A", rows_of(2))
+    group = stepped(Group(NAME), joined, join("B", rows_of(2)), event)
+    after, _ = step(group, joined)
+    assert set(after.members) == {"B"}
+
+
+def test_a_late_stop_does_not_stop_what_was_resumed() -> None:
+    group = built({0: held("A", 3)}, "A")
+    group = stepped(group, Stop(at(0), 3), Resume(at(0), 3))
+    after, reply = step(group, Stop(at(0), 3))
+    assert after is group
+    assert reply == Refused("late", "")
+
+
+@pytest.mark.parametrize("standing", [free(3), waiting(3, (1,))], ids=["free", "waiting"])
+def test_a_late_stop_does_not_stop_what_was_resumed_while_nobody_owned_it(
+    standing: Standing,
+) -> None:
+    group = built({0: standing, 1: free()}, order=True)
+    group = stepped(group, Stop(at(0), 3), Resume(at(0), 3))
+    after, _ = step(group, Stop(at(0), 3))
+    assert not after.shards[at(0)].stopped
+
+
+def test_late_facts_do_not_bring_back_a_shard_that_was_forgotten() -> None:
+    group = built({0: held("A", 3), 1: held("A", 3)}, "A")
+    seen_before = ShardsChanged(facts(0, 1, seen=VERSION))
+    group = stepped(group, ShardsChanged(facts(finished(0, 3), 1)))
+    assert owners(group) == {1: "A"}
+    after, _ = step(group, seen_before)
+    assert owners(after) == {1: "A"}
+
+
+def test_late_facts_do_not_bring_back_a_stream_that_is_gone() -> None:
+    group = built({0: held("A", 3)}, "A")
+    group = stepped(group, ShardsChanged(facts()))
+    after, _ = step(group, ShardsChanged(facts(0, seen=VERSION)))
+    assert after.shards == {}
+
+
+def test_a_forced_checkpoint_that_comes_again_after_all_was_read_again_changes_nothing() -> None:
+    forced = ForceCheckpoint(at(0), 3, 0, finished=False)
+    group = built({0: held("A", 3), 1: held("A", 3)}, "A")
+    group = stepped(group, ShardsChanged(facts(finished(0, 3), 1)), forced)
+    epoch = group.shards[at(0)].epoch
+    group = stepped(group, ShardsChanged(facts(finished(0, epoch), 1)))
+    after, _ = step(group, forced)
+    assert after is group
+
+
+def test_what_is_no_event_is_a_mistake_of_the_caller() -> None:
+    nothing: Any = "nothing"
+    with pytest.raises(AssertionError):
+        step(_HELD, nothing)
+
+
+@settings(max_examples=150)
+@given(st.lists(OPS, max_size=25), OPS)
+def test_any_event_on_any_group_is_taken_in_once_or_not_at_all(ops: list[Op], op: Op) -> None:
+    group = reached(ops)
+    event = event_of(group, op)
+    after, reply = step(group, event)
+    assert after is group or after.version == group.version + 1
+    assert not (isinstance(reply, Refused) and after is not group)
+    again, same_reply = step(group, event)
+    assert (again, again.moves, same_reply) == (after, after.moves, reply)
+    twice, _ = step(after, event)
+    assert twice is after
+
+
+@settings(max_examples=100)
+@given(st.lists(OPS, max_size=25), st.integers(0, 3), st.integers(1, 5))
+def test_another_incarnation_or_epoch_than_the_current_changes_nothing(
+    ops: list[Op], who: int, off: int
+) -> None:
+    group = reached(ops)
+    name = "ABCD"[who]
+    now = group.members[name].incarnation if name in group.members else 0
+    for incarnation in (now + off, now - off):
+        late: list[Event] = [
+            Heartbeat(name, incarnation, 1, group.version, {}),
+            Release(name, incarnation, {s: own.epoch for s, own in group.shards.items()}),
+            Leave(name, incarnation),
+            Evict(name, incarnation, "dead"),
+        ]
+        assert all(step(group, event)[0] is group for event in late)
+    for shard, standing in group.shards.items():
+        for epoch in (standing.epoch + off, standing.epoch - off):
+            speaking_of: list[Event] = [
+                Fence(shard, epoch),
+                Stop(shard, epoch),
+                Resume(shard, epoch),
+                ForceCheckpoint(shard, epoch, 0, finished=False),
+                ForceCheckpoint(shard, epoch, 0, finished=True),
+            ]
+            assert all(step(group, event)[0] is group for event in speaking_of)
+
+
+# The rules that came out of simulations
+
+
+def test_an_older_incarnation_is_refused_and_the_newer_one_not_disturbed() -> None:
+    group = stepped(built({0: held("A", 3)}, "A"), join("A", facts(0), 2))
+    late_ones: list[Event] = [
+        Heartbeat("A", 1, 40, VERSION, {at(0): 3}),
+        Release("A", 1, {at(0): 4}),
+        join("A", facts(0), 1),
+    ]
+    for late in late_ones:
+        after, reply = step(group, late)
+        assert after is group
+        assert reply == Refused("fenced", "")
+
+
+def test_an_eviction_names_the_incarnation_that_was_silent() -> None:
+    group = stepped(built({0: held("A", 3)}, "A"), join("A", facts(0), 2))
+    after, reply = step(group, Evict("A", 1, "silent"))
+    assert after is group
+    assert reply == Settled(NEXT)
+
+
+def test_what_is_not_reported_is_released_only_after_its_grant_was_seen() -> None:
+    group = stepped(built({}, "A"), ShardsChanged(facts(0)))
+    after, mine = granted(group, beat(group, "A", {}, seen=VERSION))
+    assert after is group
+    assert mine == {0: 1}
+    after, mine = granted(group, beat(group, "A", {}, seen=NEXT))
+    assert after.shards == {at(0): held("A", 2, NEXT + 1)}
+
+
+def test_an_epoch_once_released_is_dead() -> None:
+    group = built({0: held("A"), 1: moving("A", "B", 7)}, "A", "B")
+    group = stepped(group, Evict("B", 1, "dead"))
+    assert group.shards[at(1)] == held("A", 7)
+    _, mine = granted(group, beat(group, "A", {0: 1}))
+    assert mine == {0: 1, 1: 8}
+
+
+def test_after_a_fence_the_old_epoch_is_no_release_until_the_new_one_was_seen() -> None:
+    group = stepped(built({0: held("A", 3)}, "A"), Fence(at(0), 3))
+    after, mine = granted(group, beat(group, "A", {0: 3}, seen=VERSION))
+    assert after is group
+    assert mine == {0: 4}
+
+
+def test_a_fenced_shard_moves_only_when_its_owner_works_on_it_no_more() -> None:
+    group = built({0: held("A"), 1: moving("A", "B", 8)}, "A", "B")
+    after, mine = granted(group, beat(group, "A", {0: 1, 1: 7}))
+    assert after is group
+    assert mine == {0: 1}
+    after = stepped(group, beat(group, "A", {0: 1}))
+    assert after.shards[at(1)] == held("B", 9, NEXT)
+
+
+def test_shards_that_are_reported_and_not_owned_are_simply_absent() -> None:
+    group = built({0: held("A"), 1: held("B", 5)}, "A", "B")
+    after, mine = granted(group, beat(group, "A", {0: 1, 1: 5, 7: 1}))
+    assert after is group
+    assert mine == {0: 1}
+
+
+def test_an_answer_carries_beat_version_timeout_and_fault() -> None:
+    group = replace(built({0: held("A")}, "A"), timeout_s=4.0, fault="why", allocator=_NAMED_ONLY)
+    group = replace(group, members={"A": member(timeout_s=4.0)})
+    _, reply = step(group, beat(group, "A", beat=17))
+    assert reply == answer(VERSION, {0: 1}, beat=17, timeout_s=4.0, fault="why")
+
+
+# Allocators
+
+
+def _heard(asked: list[Sequence[ShardId]]) -> Allocator:
+    def deal(
+        members: Sequence[Candidate], shards: Sequence[ShardId], _: object
+    ) -> Mapping[str, Sequence[ShardId]]:
+        asked.append(tuple(shards))
+        return {members[0].name: shards}
+
+    return Allocator("heard", deal=deal)
+
+
+def _table(shard: ShardId | None = None, owner: str = "") -> Allocator:
+    """All to the first member, but for one shard."""
+
+    def deal(
+        members: Sequence[Candidate], shards: Sequence[ShardId], _: object
+    ) -> Mapping[str, Sequence[ShardId]]:
+        if shard is None or owner not in {m.name for m in members}:
+            return {members[0].name: shards}
+        return {members[0].name: [s for s in shards if s != shard], owner: [shard]}
+
+    return Allocator("table", deal=deal)
+
+
+def _raising(*_: object) -> Mapping[str, Sequence[ShardId]]:
+    raise RuntimeError("no luck")
+
+
+def _unstable() -> Allocator:
+    dice = random.Random(1)
+
+    def deal(
+        members: Sequence[Candidate], shards: Sequence[ShardId], _: object
+    ) -> Mapping[str, Sequence[ShardId]]:
+        hands: dict[str, list[ShardId]] = {m.name: [] for m in members}
+        for shard in shards:
+            hands[dice.choice(members).name].append(shard)
+        return hands
+
+    return Allocator("table", deal=deal)
+
+
+_NAMED_ONLY = Allocator("table")
+_BAD = [
+    pytest.param(Allocator("table", deal=_raising), id="raises"),
+    pytest.param(Allocator("table", deal=lambda m, s, c: {}), id="leaves out"),
+    pytest.param(Allocator("table", deal=lambda m, s, c: {"X": s}), id="unknown member"),
+    pytest.param(Allocator("table", deal=lambda m, s, c: {m[0].name: [*s, *s]}), id="twice"),
+    pytest.param(Allocator("table", deal=lambda m, s, c: 5), id="no mapping"),  # type: ignore[arg-type,return-value]
+    pytest.param(_unstable(), id="unstable"),
+]
+_MANY = {index: held("A", 3) for index in range(40)}
+
+
+def test_the_own_function_is_called_and_its_result_used() -> None:
+    own = _table(at(2), "B")
+    group = stepped(Group(NAME), *(Join(n, 1, (rows_of(4),), own) for n in "AB"))
+    assert owners(settled(group)) == {0: "A", 1: "A", 2: "B", 3: "A"}
+
+
+def test_an_allocator_with_a_cap_leaves_shards_to_nobody() -> None:
+    rows = rows_of(4)
+    group = stepped(Group(NAME), Join("A", 1, (rows,), capped(2)))
+    assert counts(group) == {"A": 2}
+    group = built({index: held("A") for index in range(4)}, "A")
+    after = stepped(group, Configure(allocator=capped(2)))
+    assert sorted(after.shards.values()) == [held("A")] * 2 + [moving("A", None)] * 2
+    assert sorted(s.state for s in settled(after).shards.values()) == ["free"] * 2 + ["held"] * 2
+
+
+@pytest.mark.parametrize(
+    "other", [round_robin, Allocator("balanced", "2", deal=balanced.deal)], ids=["name", "version"]
+)
+def test_a_member_that_disagrees_about_the_allocator_is_refused(other: Allocator) -> None:
+    before = built({0: held("A")}, "A")
+    after, reply = step(before, join("B", facts(0), allocator=other))
+    assert after is before
+    assert isinstance(reply, Refused)
+    assert reply == Refused("allocator", "")
+    assert reply.text == (
+        "group 'billing' is dealt by 'balanced' version '1', "
+        f"not by {other.name!r} version {other.version!r}"
+    )
+
+
+def test_whoever_is_alone_brings_its_allocator() -> None:
+    before = built({0: held("A", 3)}, "A")
+    after = stepped(before, join("A", facts(0), 2, allocator=round_robin))
+    assert after.allocator is round_robin
+    assert stepped(built({}), join("A", facts(0), allocator=round_robin)).allocator is round_robin
+
+
+@pytest.mark.parametrize("bad", _BAD)
+def test_a_join_that_cannot_be_dealt_is_refused_and_the_old_assignment_stands(
+    bad: Allocator,
+) -> None:
+    before = built(_MANY, "A", allocator=_NAMED_ONLY)
+    after, reply = step(before, Join("B", 1, (rows_of(40),), bad))
+    assert after is before
+    assert isinstance(reply, Refused)
+    assert reply == Refused("allocation", "")
+    assert reply.text.startswith("allocator table: ")
+
+
+@pytest.mark.parametrize("bad", _BAD)
+def test_after_an_eviction_that_cannot_be_dealt_the_others_keep_what_they_have(
+    bad: Allocator,
+) -> None:
+    mine = {**_MANY, 40: held("B", 3), 41: moving("A", "B", 3)}
+    before = built(mine, "A", "B", "C", allocator=bad)
+    after, reply = step(before, Evict("B", 1, "dead"))
+    shards = {**before.shards, at(40): free(3), at(41): held("A", 3)}
+    members = {"A": member(), "C": member()}
+    assert after.fault.startswith("allocator table: ")
+    assert after == replace(
+        before, version=NEXT, members=members, shards=shards, pending=True, fault=after.fault
+    )
+    assert reply == Settled(NEXT)
+    healed = stepped(replace(after, allocator=_table()), beat(after, "C"))
+    assert (healed.pending, healed.fault) == (False, "")
+    assert healed.shards[at(40)] == held("A", 4, NEXT + 1)
+
+
+def test_a_group_whose_allocator_is_not_known_here_is_dealt_by_who_knows_it() -> None:
+    before = built({0: held("A", 3), 1: held("B", 3)}, "A", "B", allocator=_NAMED_ONLY)
+    after = stepped(before, Leave("B", 1))
+    shards = {at(0): held("A", 3), at(1): free(3)}
+    assert after == replace(
+        before, version=NEXT, members={"A": member()}, shards=shards, pending=True
+    )
+    assert stepped(after, beat(after, "A")) is after
+    knowing = replace(after, allocator=_table())
+    dealt, mine = granted(knowing, beat(after, "A"))
+    assert not dealt.pending
+    assert mine == {0: 3, 1: 4}
+
+
+def test_an_allocator_that_cannot_deal_is_not_configured() -> None:
+    before = built({0: held("A", 3)}, "A")
+    after, reply = step(before, Configure(allocator=Allocator("bad", deal=_raising), timeout_s=3.0))
+    assert after is before
+    assert reply == Refused("allocation", "")
+    assert stepped(before, Configure(allocator=round_robin)).allocator is round_robin
+
+
+def test_attributes_change_also_while_the_group_cannot_be_dealt() -> None:
+    bad = Allocator("bad", deal=_raising)
+    before = replace(built({0: held("A")}, "A", allocator=bad), pending=True)
+    after = stepped(before, Configure(order=True))
+    assert (after.order, after.fault) == (True, "allocator bad: raised RuntimeError: no luck")
+
+
+@pytest.mark.parametrize("capacity", [0.0, -1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("allocator", [balanced, Allocator("unknown here")], ids=lambda a: a.name)
+def test_a_capacity_that_nobody_can_have_is_refused(capacity: float, allocator: Allocator) -> None:
+    before = built({0: held("A")}, "A", allocator=allocator)
+    after, reply = step(before, Join("B", 1, (facts(0),), allocator, capacity))
+    assert after is before
+    assert isinstance(reply, Refused)
+
+
+# Attributes, limits, the end of a group
+
+
+def test_the_first_who_joins_makes_the_group() -> None:
+    made, reply = step(
+        Group(NAME), Join("A", 4, (rows_of(1),), round_robin, 2.0, order=True, timeout_s=3.0)
+    )
+    assert made == Group(
+        NAME,
+        version=1,
+        exists=True,
+        born=1,
+        order=True,
+        timeout_s=3.0,
+        allocator=round_robin,
+        members={"A": Member(4, frozenset({STREAM}), 2.0, 3.0)},
+        streams={STREAM: 1},
+        shards={at(0): held("A", 1, 1)},
+    )
+    assert reply == answer(1, {0: 1}, timeout_s=3.0)
+    later = Join("B", 1, (rows_of(1),), round_robin, timeout_s=77.0)
+    assert (stepped(made, later).order, stepped(made, later).timeout_s) == (True, 3.0)
+
+
+def test_a_shorter_timeout_holds_for_a_member_when_it_has_seen_it() -> None:
+    before = built({0: held("A"), 1: held("B")}, "A", "B")
+    group = stepped(before, Configure(timeout_s=2.0))
+    assert group == replace(before, version=NEXT, timeout_s=2.0, configured=NEXT)
+    group, reply = step(group, beat(group, "A", seen=VERSION))
+    assert isinstance(reply, Granted)
+    assert reply.timeout_s == 2.0
+    assert group.members == {"A": member(), "B": member()}
+    group = stepped(group, beat(group, "A", seen=NEXT))
+    assert group.members == {"A": member(timeout_s=2.0), "B": member()}
+    assert stepped(group, beat(group, "A")) is group
+
+
+def test_a_timeout_that_is_the_same_already_changes_nothing() -> None:
+    group = built({0: held("A")}, "A")
+    assert stepped(group, Configure(order=False, timeout_s=10.0, allocator=balanced)) is group
+
+
+def test_a_group_takes_no_more_members_than_it_can_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_module, "MEMBERS_MAX", 2)
+    before = built({0: held("A"), 1: held("B")}, "A", "B")
+    after, reply = step(before, join("C", facts(0, 1)))
+    assert after is before
+    assert isinstance(reply, Refused)
+    assert (reply, reply.text) == (
+        Refused("full", ""),
+        "group 'billing' has 2 members already",
+    )
+    assert "A" in stepped(before, join("A", facts(0, 1), 2)).members
+
+
+@pytest.mark.parametrize("event", [ShardsChanged, lambda rows: join("B", rows)])
+def test_a_group_takes_no_more_shards_than_it_can_hold(
+    event: Callable[[StreamFacts], Event],
+) -> None:
+    before = built({0: held("A")}, "A")
+    after, reply = step(before, event(rows_of(GROUP_SHARDS_MAX + 1)))
+    assert after is before
+    assert isinstance(reply, Refused)
+    assert (reply, reply.text) == (
+        Refused("full", ""),
+        "group 'billing' would have 20001 shards, of at most 20000",
+    )
+
+
+def test_a_deleted_group_keeps_its_version_and_its_highest_epoch() -> None:
+    before = replace(built({0: held("A", 3), 1: held("A", 8)}, "A", order=True), floor=4)
+    after, reply = step(before, Delete())
+    assert after == Group(NAME, version=NEXT, streams={STREAM: 1}, floor=8)
+    assert reply == Settled(NEXT)
+    for event in (beat(before, "A"), Release("A", 1, {at(0): 3}), Delete()):
+        still, refused = step(after, event)
+        assert still is after
+        assert refused == Refused("no group", "")
+
+
+def test_a_group_begins_anew_only_when_the_old_one_was_swept() -> None:
+    deleted = stepped(built({0: held("A", 3), 1: held("A", 8)}, "A"), Delete())
+    after, reply = step(deleted, join("A", facts(0), 2))
+    assert after is deleted
+    assert reply == Refused("no group", "")
+    swept, reply = step(deleted, Swept(NEXT))
+    assert swept == Group(NAME, version=NEXT + 1, floor=8)
+    assert reply == Settled(NEXT + 1)
+    anew = stepped(swept, join("A", facts(0), 2))
+    assert (anew.version, anew.shards) == (NEXT + 2, {at(0): held("A", 9, NEXT + 2)})
+
+
+def test_a_group_that_was_made_anew_is_not_swept_by_the_sweep_of_the_old_one() -> None:
+    deleted = stepped(built({0: held("A", 3)}, "A"), Delete())
+    swept = stepped(deleted, Swept(NEXT))
+    assert stepped(swept, Swept(NEXT)) is swept
+    anew = stepped(swept, join("A", facts(0), 2))
+    assert stepped(anew, Swept(anew.version)) is anew
