@@ -31,8 +31,9 @@ from penstock.core.events import (
     StreamFacts,
     Swept,
 )
-from penstock.core.group import Group, Member, Standing, step
+from penstock.core.group import step
 from penstock.core.model import ShardId
+from penstock.core.standing import Group, Member, Standing
 
 NAME = "billing"
 STREAM = "orders"

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from penstock.core.assign import (
     Allocator,
-    Candidate,
     balanced,
     capped,
     dealt,
@@ -26,6 +25,7 @@ from penstock.core.assign import (
 )
 from penstock.core.errors import BadAllocation, BadSetting, UnknownAllocator
 from penstock.core.model import ShardId
+from penstock.core.shares import Candidate
 
 SHIPPED = [balanced, round_robin, single, weighted]
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.core import group as group_module
-from penstock.core.assign import Allocator, Candidate, balanced, capped, round_robin
+from penstock.core.assign import Allocator, balanced, capped, round_robin
 from penstock.core.events import (
     Configure,
     Delete,
@@ -20,7 +20,6 @@ from penstock.core.events import (
     Evict,
     Fence,
     ForceCheckpoint,
-    Granted,
     Heartbeat,
     Join,
     Leave,
@@ -34,8 +33,10 @@ from penstock.core.events import (
     StreamFacts,
     Swept,
 )
-from penstock.core.group import GROUP_SHARDS_MAX, Group, Member, Move, Standing, step
+from penstock.core.group import GROUP_SHARDS_MAX, step
 from penstock.core.model import ShardId
+from penstock.core.shares import Candidate
+from penstock.core.standing import Group, Member, Move, Standing
 from tests.core.groups import (
     EDGES,
     NAME,
@@ -91,7 +92,7 @@ def test_edge_1_a_new_shard_waits_for_an_ancestor() -> None:
     after, reply = step(before, ShardsChanged(facts(0, 3)))
     shards = {at(0): held("A"), at(3): waiting(parents=(0,))}
     assert after == replace(before, version=NEXT, shards=shards)
-    assert _moves(after) == [(3, "1 wait", "new", "waiting")]
+    assert _moves(after) == [(3, "1 waiting", "new", "waiting")]
     assert reply == Settled(NEXT)
 
 
@@ -100,6 +101,20 @@ def test_edge_1_without_order_a_new_shard_waits_for_nobody() -> None:
     after, _ = step(before, ShardsChanged(facts(0, 3)))
     assert after.shards == {at(0): free(), at(3): free(parents=(0,))}
     assert _moves(after) == [(3, "1 free", "new", "free")]
+
+
+def test_edge_1_a_new_shard_is_empty_and_an_ancestor_is_not_done() -> None:
+    before = built({0: held("A")}, "A", order=True)
+    after, reply = step(before, ShardsChanged(facts(0, finished(3, 0))))
+    shards = {at(0): held("A"), at(3): done(0, (0,))}
+    assert after == replace(before, version=NEXT, shards=shards)
+    assert _moves(after) == [(3, "1 done", "new", "done")]
+    assert reply == Settled(NEXT)
+
+
+def test_a_new_shard_that_is_read_already_does_not_enter() -> None:
+    before = built({0: held("A")}, "A", order=True)
+    assert stepped(before, ShardsChanged(facts(0, finished(1, 0)))) is before
 
 
 def test_edge_2_all_ancestors_are_done() -> None:
@@ -997,12 +1012,22 @@ def test_a_shorter_timeout_holds_for_a_member_when_it_has_seen_it() -> None:
     group = stepped(before, Configure(timeout_s=2.0))
     assert group == replace(before, version=NEXT, timeout_s=2.0, configured=NEXT)
     group, reply = step(group, beat(group, "A", seen=VERSION))
-    assert isinstance(reply, Granted)
-    assert reply.timeout_s == 2.0
+    assert reply == answer(NEXT, {0: 1}, beat=1, timeout_s=2.0)
     assert group.members == {"A": member(), "B": member()}
     group = stepped(group, beat(group, "A", seen=NEXT))
     assert group.members == {"A": member(timeout_s=2.0), "B": member()}
     assert stepped(group, beat(group, "A")) is group
+
+
+def test_a_longer_timeout_is_a_members_own_when_the_group_knows_that_it_has_seen_it() -> None:
+    before = built({0: held("A")}, "A")
+    group = stepped(before, Configure(timeout_s=20.0))
+    after, reply = step(group, beat(group, "A", seen=VERSION))
+    assert after is group
+    assert reply == answer(NEXT, {0: 1}, beat=1, timeout_s=10.0)
+    after, reply = step(group, beat(group, "A", seen=NEXT))
+    assert after.members == {"A": member(timeout_s=20.0)}
+    assert reply == answer(NEXT + 1, {0: 1}, beat=1, timeout_s=20.0)
 
 
 def test_a_timeout_that_is_the_same_already_changes_nothing() -> None:

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from penstock.core.assign import Allocator, balanced, named
 from penstock.core.errors import BadStored, NewerFormat, UnknownAllocator
-from penstock.core.group import GROUP_SHARDS_MAX, Group, Member, Standing, State
+from penstock.core.group import GROUP_SHARDS_MAX
 from penstock.core.group_bytes import VERSION, decoded, encoded
 from penstock.core.model import ShardId
+from penstock.core.standing import Group, Member, Standing, State
 from tests.core.groups import OPS, Op, reached
 
 SIZE_MAX = 512 * 1024

@@ -42,10 +42,11 @@ from penstock.core.events import (
     StreamFacts,
     Swept,
 )
-from penstock.core.group import Group, Move, step
+from penstock.core.group import step
 from penstock.core.group_bytes import decoded, encoded
 from penstock.core.member import Seat
 from penstock.core.model import ShardId
+from penstock.core.standing import Group, Move
 from tests.core.groups import EDGES, LINEAGE, NAME, STREAM, at
 
 NAMES = st.sampled_from("ABC")

@@ -21,7 +21,8 @@ from penstock.core.events import (
     StreamFacts,
     Swept,
 )
-from penstock.core.group import Group, step
+from penstock.core.group import step
+from penstock.core.standing import Group
 from tests.core.groups import (
     LINEAGE,
     NAME,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from penstock.backends.lmdb.backend import LmdbBackend
 from penstock.backends.memory import MemoryBackend
 from penstock.core import keys
-from penstock.core.assign import Allocator, Candidate, balanced
+from penstock.core.assign import Allocator, balanced
 from penstock.core.checkpoint import Checkpoint
 from penstock.core.errors import BadStored, Contended, Fenced, NewerFormat, UnknownOutcome
 from penstock.core.events import (
@@ -37,10 +37,11 @@ from penstock.core.events import (
     StreamFacts,
     Swept,
 )
-from penstock.core.group import Group
 from penstock.core.group_bytes import encoded
 from penstock.core.model import ShardId, Slice, StreamInfo
 from penstock.core.ports import Backend, Commit, Grant, StreamSpec
+from penstock.core.shares import Candidate
+from penstock.core.standing import Group
 from penstock.run.coordinator import (
     ATTEMPTS_MAX,
     DELAY_S,

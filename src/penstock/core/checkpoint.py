@@ -28,7 +28,7 @@ class Checkpoint(NamedTuple):
             raise BadSetting(f"a checkpoint at {to!r}: an offset is a whole number")
         if not bounds.start <= to <= bounds.end:
             raise OffsetOutOfRange(shard.stream, shard.index, to, *bounds)
-        return Checkpoint(to, self.commits + 1)
+        return Checkpoint(to, self.commits)
 
     def lag(self, bounds: Bounds) -> int:
         """How many kept records are still to be read."""

@@ -101,7 +101,7 @@ class UnknownAllocator(Invalid):
     def __init__(self, name: str, known: list[str]) -> None:
         super().__init__(
             f"unknown allocator {name!r}: shipped are {', '.join(known)}; give your own as "
-            "Allocator(name, deal)"
+            "Allocator(name, deal=function)"
         )
         self.name = name
 

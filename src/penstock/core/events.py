@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import Literal, NamedTuple
 
 from penstock.core.assign import Allocator
+from penstock.core.errors import BadSetting
 from penstock.core.model import ShardId
 
 Proof = Literal["dead", "silent"]
@@ -44,8 +46,9 @@ class StreamFacts:
     id: int
     shards: tuple[ShardFacts, ...]
     seen: int = 0
-    """The group's version when the observer looked at its checkpoints: those of an earlier group of
-    this name say nothing about what this one has read."""
+    """The group's version that the observer saw before it looked: what the group has forgotten
+    since is not new, and the checkpoints of an earlier group of this name say nothing about this
+    one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,11 @@ class Join:
     order: bool = False
     """For a group that is not there yet, as is the timeout; changed by `Configure` only."""
     timeout_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.capacity < inf:
+            raise BadSetting(f"bad capacity {self.capacity!r} of {self.member}: finite, above 0")
+        _check_timeout(self.timeout_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +142,7 @@ class ForceCheckpoint:
 
     shard: ShardId
     epoch: int
+    """Of a shard that the group does not know: the group's floor."""
     next: int
     finished: bool
     """The shard is closed, and this is its end."""
@@ -148,6 +157,10 @@ class Configure:
     order: bool | None = None
     timeout_s: float | None = None
     allocator: Allocator | None = None
+
+    def __post_init__(self) -> None:
+        if self.timeout_s is not None:
+            _check_timeout(self.timeout_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,3 +224,8 @@ class Refused:
 
 
 Reply = Granted | Settled | Refused
+
+
+def _check_timeout(timeout_s: float) -> None:
+    if not 0 < timeout_s < inf:
+        raise BadSetting(f"bad timeout {timeout_s!r}: seconds, finite, above 0")

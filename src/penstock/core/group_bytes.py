@@ -8,14 +8,15 @@ from typing import get_args
 
 from penstock.core.assign import Allocator
 from penstock.core.errors import BadStored, NewerFormat
-from penstock.core.group import Group, Member, Standing, State
 from penstock.core.model import ShardId
+from penstock.core.standing import Group, Member, Standing, State
 
 VERSION = 1
 
-_HEAD = struct.Struct(">BBQQQQdQ")
+_HEAD = struct.Struct(">BBQQQQQdQ")
 _MEMBER = struct.Struct(">QddH")
-_STREAM = struct.Struct(">II")
+_GONE = struct.Struct(">Q")
+_STREAM = struct.Struct(">HII")
 _SHARD = struct.Struct(">IBHHQQ")
 _PARENTS = struct.Struct(">II")
 _COUNT = struct.Struct(">H")
@@ -30,7 +31,7 @@ def encoded(group: Group) -> bytes:
     names = sorted(group.members)
     number: dict[str | None, int] = {name: n for n, name in enumerate(names)}
     number[None] = _NOBODY
-    streams = sorted(group.streams)
+    streams = sorted(group.streams.keys() | {s for m in group.members.values() for s in m.streams})
     at = {stream: n for n, stream in enumerate(streams)}
     flags = _EXISTS * group.exists | _ORDER * group.order | _PENDING * group.pending
     out = [
@@ -40,6 +41,7 @@ def encoded(group: Group) -> bytes:
             group.version,
             group.born,
             group.floor,
+            group.removed,
             group.forgotten,
             group.timeout_s,
             group.configured,
@@ -48,24 +50,28 @@ def encoded(group: Group) -> bytes:
         _text(group.allocator.name),
         _text(group.allocator.version),
         _text(group.fault),
-        _COUNT.pack(len(names)),
+        _COUNT.pack(len(streams)),
+        *map(_text, streams),
+        _COUNT.pack(len(group.gone)),
     ]
+    for name, incarnation in group.gone.items():
+        out += [_text(name), _GONE.pack(incarnation)]
+    out.append(_COUNT.pack(len(names)))
     for name in names:
         member = group.members[name]
         out.append(_text(name))
         out.append(
             _MEMBER.pack(member.incarnation, member.capacity, member.timeout_s, len(member.streams))
         )
-        out += [_text(stream) for stream in sorted(member.streams)]
-    by_stream: list[list[tuple[int, Standing]]] = [[] for _ in streams]
+        out += [_COUNT.pack(at[stream]) for stream in sorted(member.streams)]
+    by_stream: dict[str, list[tuple[int, Standing]]] = {s: [] for s in sorted(group.streams)}
     for (stream, index), standing in group.shards.items():
-        by_stream[at[stream]].append((index, standing))
-    out.append(_COUNT.pack(len(streams)))
-    for stream, rows in zip(streams, by_stream, strict=True):
+        by_stream[stream].append((index, standing))
+    out.append(_COUNT.pack(len(by_stream)))
+    for stream, rows in by_stream.items():
         rows.sort()
         parents = [(index, p) for index, standing in rows for p in standing.parents]
-        out.append(_text(stream))
-        out.append(_STREAM.pack(group.streams[stream], len(rows)))
+        out.append(_STREAM.pack(at[stream], group.streams[stream], len(rows)))
         out += [
             _SHARD.pack(
                 index,
@@ -97,23 +103,31 @@ def decoded(data: bytes, allocator: Callable[[str, str], Allocator]) -> Group:
 
 def _decoded(data: bytes, allocator: Callable[[str, str], Allocator]) -> Group:
     reader = _Reader(data, 0)
-    version_byte, flags, version, born, floor, forgotten, timeout_s, configured = reader.take(_HEAD)
+    version_byte, flags, version, born, floor, removed, forgotten, timeout_s, configured = (
+        reader.take(_HEAD)
+    )
     if version_byte != VERSION:
         raise ValueError(f"version {version_byte}")
     name, allocator_name, allocator_version, fault = (reader.text() for _ in range(4))
+    known = [reader.text() for _ in range(*reader.take(_COUNT))]
+    gone = {}
+    for _ in range(*reader.take(_COUNT)):
+        name_gone = reader.text()
+        (gone[name_gone],) = reader.take(_GONE)
     names: list[str | None] = []
     members = {}
     for _ in range(*reader.take(_COUNT)):
         member = reader.text()
         incarnation, capacity, session_s, count = reader.take(_MEMBER)
-        subscribed = frozenset(reader.text() for _ in range(count))
+        subscribed = frozenset(known[reader.take(_COUNT)[0]] for _ in range(count))
         members[member] = Member(incarnation, subscribed, capacity, session_s)
         names.append(member)
     streams = {}
     shards: dict[ShardId, Standing] = {}
     for _ in range(*reader.take(_COUNT)):
-        stream = reader.text()
-        streams[stream], rows = reader.take(_STREAM)
+        at, stream_id, rows = reader.take(_STREAM)
+        stream = known[at]
+        streams[stream] = stream_id
         found = reader.rows(_SHARD, rows)
         parents: dict[int, tuple[int, ...]] = {}
         for index, parent in reader.rows(_PARENTS, reader.number()):
@@ -142,9 +156,11 @@ def _decoded(data: bytes, allocator: Callable[[str, str], Allocator]) -> Group:
         configured=configured,
         allocator=allocator(allocator_name, allocator_version),
         members=members,
+        gone=gone,
         streams=streams,
         shards=shards,
         floor=floor,
+        removed=removed,
         forgotten=forgotten,
         pending=bool(flags & _PENDING),
         fault=fault,

@@ -87,15 +87,16 @@ class Seat:
                 return []
 
     def let_go(self, shard: ShardId, epoch: int) -> Release | None:
-        """Nothing is worked on there any more; what to tell the group, if it did not know."""
-        self._let_go[shard] = max(epoch, self._let_go.get(shard, 0))
+        """Nothing is worked on there any more; what to tell the group, if it did not know. If the
+        shard is held after this, under a newer epoch, work on it may begin now."""
+        self._let_go[shard] = dead = max(epoch, self._let_go.get(shard, 0))
         if self.leaving.get(shard) == epoch:
             del self.leaving[shard]
         elif self.held.get(shard) == epoch:
             del self.held[shard]
         else:
             return None
-        return Release(self.member, self.incarnation, {shard: epoch})
+        return Release(self.member, self.incarnation, {shard: dead})
 
     def signed(self, now_s: float) -> None:
         """A sign of life was given that began at that time."""
@@ -109,11 +110,17 @@ class Seat:
         changes = []
         for shard, epoch in list(self.held.items()):
             if granted.get(shard) != epoch:
-                self.leaving[shard] = self.held.pop(shard)
-                changes.append(Change(shard, epoch, begin=False))
+                del self.held[shard]
+                if shard in self.leaving:
+                    # It was waiting for the work under an older epoch to end.
+                    self._let_go[shard] = epoch
+                else:
+                    self.leaving[shard] = epoch
+                    changes.append(Change(shard, epoch, begin=False))
         for shard, epoch in granted.items():
             fresh = epoch > max(self._let_go.get(shard, 0), self.leaving.get(shard, 0))
             if fresh and shard not in self.held:
                 self.held[shard] = epoch
-                changes.append(Change(shard, epoch, begin=True))
+                if shard not in self.leaving:
+                    changes.append(Change(shard, epoch, begin=True))
         return changes

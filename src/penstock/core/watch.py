@@ -44,10 +44,12 @@ class Watch:
                 gone[who] = proof
         return gone
 
-    def still_gone(self, who: Watched, sign: Sign | None) -> bool:
+    def still_gone(self, who: Watched, sign: Sign | None, proof: Proof) -> bool:
         """Whether nothing was heard since: asked right before the eviction is written."""
         if sign is not None and not sign.alive:
             return True
+        if proof == "dead":
+            return sign is None
         seen = self._seen.get(who)
         return seen is not None and seen.beat == (None if sign is None else sign.beat)
 

@@ -17,9 +17,10 @@ from penstock.core.assign import Allocator, named
 from penstock.core.checkpoint import Checkpoint
 from penstock.core.errors import Contended, UnknownAllocator, UnknownOutcome
 from penstock.core.events import Event, ForceCheckpoint, Refused, Reply, Settled, Swept
-from penstock.core.group import Group, Standing, step
+from penstock.core.group import step
 from penstock.core.group_bytes import decoded, encoded
 from penstock.core.ports import ABSENT, Store, Versioned
+from penstock.core.standing import Group
 
 ATTEMPTS_MAX = 40
 DELAY_S = 0.005
@@ -123,9 +124,9 @@ class Coordinator:
         shard = event.shard
         key = keys.checkpoint_key(group.name, group.streams[shard.stream], shard.index)
         found: Versioned | None = yield Get(key)
-        commits = Checkpoint.decoded(found.value).commits if found else 0
+        stored = Checkpoint.decoded(found.value) if found else Checkpoint()
         checks[key] = found.version if found else ABSENT
-        puts[key] = Checkpoint(event.next, commits).encoded()
+        puts[key] = stored._replace(next=event.next).encoded()
 
     def _sweep(self, group: Group, found: Versioned | None) -> Generator[Wish, Any, None]:
         """Remove what a deleted group left, as long as nobody has made it anew."""
@@ -195,17 +196,17 @@ class Coordinator:
 
 def _epochs(before: Group, after: Group) -> dict[bytes, bytes | None]:
     """The epoch keys that change: one is there exactly while somebody owns the shard."""
-    puts: dict[bytes, bytes | None] = {}
-    for shard in before.shards.keys() | after.shards.keys():
-        old, new = before.shards.get(shard), after.shards.get(shard)
-        if old is new or _token(old) == _token(new):
-            continue
-        stream_id = (after if new is not None else before).streams[shard.stream]
-        puts[keys.epoch_key(after.name, stream_id, shard.index)] = _token(new)
-    return puts
+    old, new = _tokens(before, after), _tokens(after, before)
+    puts: dict[bytes, bytes | None] = dict.fromkeys(old)
+    return puts | new
 
 
-def _token(standing: Standing | None) -> bytes | None:
-    if standing is None or standing.owner is None:
-        return None
-    return keys.epoch_token(standing.epoch)
+def _tokens(group: Group, other: Group) -> dict[bytes, bytes]:
+    """Keys and tokens of what is owned in one group and stands differently in the other."""
+    return {
+        keys.epoch_key(group.name, group.streams[shard.stream], shard.index): keys.epoch_token(
+            standing.epoch
+        )
+        for shard, standing in group.shards.items()
+        if standing.owner is not None and other.shards.get(shard) is not standing
+    }

@@ -20,16 +20,17 @@ from penstock.core.events import (
     Resume,
     Swept,
 )
-from penstock.core.group import Group, Standing, step
+from penstock.core.group import step
 from penstock.core.group_bytes import decoded, encoded
 from penstock.core.model import ShardId, Slice
 from penstock.core.ports import Grant
+from penstock.core.standing import Group, Standing
 from penstock.core.watch import Watched
 from penstock.testing.simulator.net import Asked, Net
 from penstock.testing.simulator.replica import Replica, Worker
 from penstock.testing.simulator.store import GROUP, SimStore
 from penstock.testing.simulator.swarm import DRIFT_MAX
-from penstock.testing.simulator.world import Node, World
+from penstock.testing.simulator.world import World
 
 GROUP_BYTES_MAX = 512 * 1024
 HANDLER_S_MAX = 0.3
@@ -150,7 +151,7 @@ class Checks:
         )
         if rise < 0 or (granted and rise < 1):
             self._fail("T2", shard, f"epoch {mine.epoch} became {new.epoch}, owner {new.owner}")
-        most = 1 + isinstance(event, ForceCheckpoint)
+        most = 1 + isinstance(event, ForceCheckpoint | Resume)
         if shard in before.shards and rise > most:
             self._fail("T2", shard, f"epoch {mine.epoch} rose to {new.epoch}")
         if granted and new.stopped and not isinstance(event, Fence | ForceCheckpoint):
@@ -354,8 +355,8 @@ class Checks:
                 if not self.store.is_read(ancestor):
                     self._fail("E8", shard, f"effect before {ancestor} was read")
 
-    def evicting(self, observer: Node, who: Watched, group: Group, proof: str) -> None:
-        """Right before an eviction is written."""
+    def evicting(self, who: Watched, group: Group, proof: str, watched_s: float) -> None:
+        """Right before an eviction is written, by one who had watched that long."""
         member = self.group.members.get(who[0])
         if member is not None and member.incarnation > who[1]:
             self.world.counts["sometimes: eviction races a return"] += 1
@@ -366,7 +367,6 @@ class Checks:
         signed_s = self.net.signed_at_s.get(who)
         seen = group.members[who[0]]
         silent_s = self.world.now_s - (signed_s or 0.0)
-        watched_s = self.world.now_s - observer.woke_s
         if min(silent_s, watched_s) < seen.timeout_s * (1 - 2 * DRIFT_MAX):
             self._fail("T8", None, f"{who}: silent for {silent_s:.1f} s, watched {watched_s:.1f} s")
 

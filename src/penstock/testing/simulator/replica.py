@@ -15,16 +15,17 @@ from penstock.core.events import (
     Granted,
     Join,
     Leave,
+    Proof,
     Refused,
     Reply,
     ShardFacts,
     ShardsChanged,
     StreamFacts,
 )
-from penstock.core.group import Group
 from penstock.core.member import Change, Seat
 from penstock.core.model import ShardId, Slice
 from penstock.core.ports import Grant
+from penstock.core.standing import Group
 from penstock.core.watch import Watch, Watched
 from penstock.run.coordinator import Coordinator, Get
 from penstock.testing.simulator.net import Net
@@ -42,7 +43,7 @@ class Effects(Protocol):
     """Who is told what the processes do."""
 
     def effect(self, worker: Worker, offset: int) -> None: ...
-    def evicting(self, observer: Node, who: Watched, group: Group, proof: str) -> None: ...
+    def evicting(self, who: Watched, group: Group, proof: str, watched_s: float) -> None: ...
     def began(self, worker: Worker) -> None: ...
 
 
@@ -476,6 +477,9 @@ class Observer:
         self._watch = Watch(gap_s_max=HEARTBEAT_S * 2)
 
     def start(self, own: Callable[[], Seat | None]) -> None:
+        """Begin to look; a process that was killed remembers nothing of what it saw."""
+        self._watch = Watch(gap_s_max=HEARTBEAT_S * 2)
+
         def look() -> None:
             self.store.ask(self.node, Get(keys.group_key(GROUP)), found, None)
             self.node.later(HEARTBEAT_S / 2, look)
@@ -509,12 +513,13 @@ class Observer:
             for name, member in group.members.items()
             if (name, member.incarnation) != own
         }
+        watched_s = self.node.world.now_s - self.node.woke_s
         for who, proof in self._watch.look(signs, self.node.clock_s()).items():
 
-            def still(who: Watched = who, proof: str = proof) -> bool:
-                if not self._watch.still_gone(who, self.net.look(who)):
+            def still(who: Watched = who, proof: Proof = proof) -> bool:
+                if not self._watch.still_gone(who, self.net.look(who), proof):
                     return False
-                self.effects.evicting(self.node, who, group, proof)
+                self.effects.evicting(who, group, proof, watched_s)
                 return True
 
             self.net.call(

@@ -1,0 +1,212 @@
+"""Deliberate bugs, by name: each replaces one piece of the source, which must be there."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+MEMBER = "penstock.core.member"
+GROUP = "penstock.core.group"
+DRAFT = "penstock.core.draft"
+WATCH = "penstock.core.watch"
+CHECKPOINT = "penstock.core.checkpoint"
+TRANSACTION = "penstock.core.transaction"
+COORDINATOR = "penstock.run.coordinator"
+REPLICA = "penstock.testing.simulator.replica"
+
+
+class Change(NamedTuple):
+    module: str
+    old: str
+    new: str
+
+
+class Mutation(NamedTuple):
+    name: str
+    seeds: int
+    """Within so many seeds, from 0 on, the simulator must find it; 0: it is known to survive."""
+    changes: tuple[Change, ...]
+
+
+def _one(name: str, seeds: int, module: str, old: str, new: str) -> Mutation:
+    return Mutation(name, seeds, (Change(module, old, new),))
+
+
+TWO_IN_FLIGHT = (
+    Change(MEMBER, "if self._waiting_for is not None:\n            return None", "if False: ..."),
+    Change(MEMBER, "if self._waiting_for != beat:\n            return []", "if False: ..."),
+)
+"""Rule 7 switched off: several heartbeats on their way, and any answer is heeded."""
+
+MUTATIONS = [
+    _one(
+        "a shard is granted before its owner has let go", 10, GROUP,
+        'self.go(shard, "5", "moving")\n'
+        "                self.shards[shard] = self.shards[shard]._replace(next=target)",
+        'self.go(shard, "5", "held" if target else "free")\n'
+        "                self._grant(shard, target) if target else self._disown(shard)",
+    ),
+    _one(
+        "a commit is not checked against the epoch", 10, TRANSACTION,
+        "if epoch is None or epoch.value != grant.token or after is None:", "if after is None:",
+    ),
+    _one(
+        "a grant does not raise the epoch", 10, GROUP,
+        "next=None, epoch=standing.epoch + 1", "next=None, epoch=max(standing.epoch, 1)",
+    ),
+    _one(
+        "the group is written without a check", 10, COORDINATOR,
+        "checks = {key: ABSENT if found is None else found.version}", "checks = {}",
+    ),
+    _one(
+        "an old copy of the group is used", 10, COORDINATOR,
+        "if group is None or version != found.version:", "if group is None:",
+    ),
+    _one(
+        "a checkpoint read earlier is used again", 10, REPLICA,
+        "checkpoint = Checkpoint.decoded(value.value) if value else Checkpoint()",
+        "checkpoint = vars(self.replica).setdefault(\n"
+        "                str(self.shard),\n"
+        "                Checkpoint.decoded(value.value) if value else Checkpoint(),\n"
+        "            )",
+    ),
+    _one(
+        "records are committed before they are handled", 10, CHECKPOINT,
+        "self._ends[start] = end\n", "self._ends[start] = end\n        self.done(start, 0.0)\n",
+    ),
+    _one(
+        "a member in doubt goes on as the same incarnation", 10, REPLICA,
+        "self._give_up(seat, self.world.about(1.0))",
+        "[worker.stop() for worker in self.workers.values()]\n"
+        "        self.workers = {}\n"
+        "        seat.signed(self.node.clock_s())\n"
+        "        for shard, epoch in seat.held.items():\n"
+        "            self._begin(shard, epoch)",
+    ),
+    _one(
+        "a member never doubts its lease", 10, MEMBER,
+        "return self.over or now_s - self._sign_s >= self.timeout_s * LEASE_SHARE",
+        "return self.over",
+    ),
+    _one(
+        "a child is handed out before its parents are read", 10, GROUP,
+        "if self.shards[parent].state != \"done\":\n                    return True",
+        "if False: ...",
+    ),
+    _one(
+        "only direct parents are waited for", 40, GROUP,
+        "met.add(parent)\n                ahead.append(parent)", "met.add(parent)",
+    ),
+    _one(
+        "an older incarnation may speak for the newer", 40, GROUP,
+        "return member is not None and member.incarnation == incarnation",
+        "return member is not None",
+    ),
+    _one(
+        "an older incarnation may take the place of the newer", 40, GROUP,
+        "if known is not None and event.incarnation <= known.incarnation:",
+        "if known is not None and event.incarnation == known.incarnation:",
+    ),
+    Mutation(
+        "members are evicted by name only", 40,
+        (
+            Change(
+                GROUP,
+                "def _gone(group: Group, event: Leave | Evict) -> tuple[Group, Reply]:\n"
+                "    if not _is_member(group, event.member, event.incarnation):",
+                "def _gone(group: Group, event: Leave | Evict) -> tuple[Group, Reply]:\n"
+                "    if event.member not in group.members:",
+            ),
+        ),
+    ),
+    _one(
+        "what is done is not committed while nothing follows", 40, CHECKPOINT,
+        "return self._since is not None and now - self._since >= every_s",
+        "return self.next - self.committed >= 3",
+    ),
+    _one(
+        "a member is called silent too early", 40, WATCH,
+        "now_s - seen.since_s > session_s", "now_s - seen.since_s > session_s / 3",
+    ),
+    _one(
+        "an observer that slept judges by what it saw before", 40, WATCH,
+        "if self._looked_s is None or now_s - self._looked_s > self._gap_s_max:", "if False:",
+    ),
+    _one(
+        "a longer timeout holds before the group knows that the member knows", 400, GROUP,
+        "timeout_s = min(group.timeout_s, group.members[member].timeout_s)",
+        "timeout_s = group.timeout_s",
+    ),
+    _one(
+        "a shorter timeout holds for those who have not seen it", 200, GROUP,
+        "learnt = member.timeout_s != group.timeout_s and group.configured <= event.seen",
+        "learnt = member.timeout_s != group.timeout_s",
+    ),
+    _one(
+        "checkpoints of an earlier group of the name count", 400, GROUP,
+        "current = facts.seen >= self.group.born", "current = True",
+    ),
+    _one(
+        "an empty shard hides what its ancestors have left", 400, GROUP,
+        'if standing.state == "done" and not waits:', 'if standing.state == "done":',
+    ),
+    _one(
+        "a forced checkpoint does not raise the epoch", 40, GROUP,
+        "draft.fence(event.shard)\n    if event.finished:", "if event.finished:",
+    ),
+    _one(
+        "the epoch key outlives the owner", 100, COORDINATOR,
+        "if standing is None or standing.owner is None:", "if standing is None:",
+    ),
+    _one(
+        "a stopped shard is dealt out", 40, GROUP,
+        'if s.state in ("free", "held", "moving") and not s.stopped',
+        'if s.state in ("free", "held", "moving")',
+    ),
+    _one(
+        "an owner is not told to let go", 40, GROUP,
+        'if standing.state == "held"\n    }', "if True\n    }",
+    ),
+    _one(
+        "epochs begin anew with a group of the same name", 100, GROUP,
+        "floor=max(group.floor, highest),", "floor=0,",
+    ),
+    _one(
+        "epochs begin anew with a shard that was forgotten", 200, GROUP,
+        "self.floor = max(self.floor, standing.epoch)", "pass",
+    ),
+    _one(
+        "a grant is thought released before it was seen", 10, GROUP,
+        "if standing.granted <= event.seen and event.held.get(shard) != standing.epoch",
+        "if event.held.get(shard) != standing.epoch",
+    ),
+    _one(
+        "what was let go is taken up again under its epoch", 40, MEMBER,
+        "fresh = epoch > max(self._let_go.get(shard, 0), self.leaving.get(shard, 0))",
+        "fresh = epoch > self.leaving.get(shard, 0)",
+    ),
+    _one(
+        "what was let go is given back under its epoch", 10, GROUP,
+        'self.go(shard, "let go", "free")\n                self._disown(shard)',
+        'self.go(shard, "let go", "free")\n                self._disown(shard)\n'
+        "                back = self.shards[shard]\n"
+        "                self.shards[shard] = back._replace(epoch=back.epoch - 1)",
+    ),
+    _one(
+        "the answer to an older heartbeat is heeded", 0, MEMBER,
+        "if self._waiting_for != beat:\n            return []", "if False: ...",
+    ),
+    _one(
+        "an older version of the group is heeded", 0, MEMBER,
+        "case Granted() if reply.version >= self.seen:", "case Granted():",
+    ),
+    Mutation("several heartbeats are on their way at once", 0, TWO_IN_FLIGHT),
+    Mutation(
+        "several heartbeats, and an older version of the group is heeded", 40,
+        (
+            *TWO_IN_FLIGHT,
+            Change(
+                MEMBER, "case Granted() if reply.version >= self.seen:", "case Granted():",
+            ),
+        ),
+    ),
+]  # fmt: skip
