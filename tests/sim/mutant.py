@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib.machinery
 import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import CodeType, ModuleType
+from typing import Any
 
 from tests.sim.mutations import MUTATIONS, Change
 
@@ -43,9 +45,11 @@ def main(number: int, seeds: int) -> str:
     """The first seed that finds it, and how; nothing if none does."""
     sys.meta_path.insert(0, _Finder(MUTATIONS[number].changes))
     from penstock.testing.simulator.simulation import simulate
+    from penstock.testing.simulator.swarm import drawn
 
+    stress: Mapping[str, Any] = MUTATIONS[number].stress
     for seed in range(seeds):
-        violation = simulate(seed).violation
+        violation = simulate(seed, swarm=replace(drawn(seed), **stress)).violation
         if violation:
             return f"seed {seed}: {violation}"
     return ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 MEMBER = "penstock.core.member"
@@ -25,10 +27,12 @@ class Mutation(NamedTuple):
     seeds: int
     """Within so many seeds, from 0 on, the simulator must find it; 0: it is known to survive."""
     changes: tuple[Change, ...]
+    stress: Mapping[str, float] = MappingProxyType({})
+    """What these seeds have more of than they drew, for what is rare otherwise."""
 
 
-def _one(name: str, seeds: int, module: str, old: str, new: str) -> Mutation:
-    return Mutation(name, seeds, (Change(module, old, new),))
+def _one(name: str, seeds: int, module: str, old: str, new: str, **stress: float) -> Mutation:
+    return Mutation(name, seeds, (Change(module, old, new),), stress)
 
 
 TWO_IN_FLIGHT = (
@@ -37,9 +41,29 @@ TWO_IN_FLIGHT = (
 )
 """Rule 7 switched off: several heartbeats on their way, and any answer is heeded."""
 
+OLD_VERSION = Change(MEMBER, "case Granted() if reply.version >= self.seen:", "case Granted():")
+RETAKEN = Change(
+    MEMBER,
+    "fresh = epoch > max(self._let_go.get(shard, 0), self.leaving.get(shard, 0))",
+    "fresh = epoch > self.leaving.get(shard, 0)",
+)
+NOT_SEEN = Change(
+    GROUP,
+    "if standing.granted <= event.seen and shard not in event.held",
+    "if shard not in event.held",
+)
+REGRANTED = Change(
+    DRAFT,
+    'self.go(shard, "let go", "free")\n                self._disown(shard)',
+    'self.go(shard, "let go", "free")\n                self._disown(shard)\n'
+    "                back = self.shards[shard]\n"
+    "                self.shards[shard] = back._replace(epoch=back.epoch - 1)",
+)
+ANY_ANSWER = Change(MEMBER, "if self._waiting_for != beat:\n            return []", "if False: ...")
+
 MUTATIONS = [
     _one(
-        "a shard is granted before its owner has let go", 10, GROUP,
+        "a shard is granted before its owner has let go", 10, DRAFT,
         'self.go(shard, "5", "moving")\n'
         "                self.shards[shard] = self.shards[shard]._replace(next=target)",
         'self.go(shard, "5", "held" if target else "free")\n'
@@ -50,7 +74,7 @@ MUTATIONS = [
         "if epoch is None or epoch.value != grant.token or after is None:", "if after is None:",
     ),
     _one(
-        "a grant does not raise the epoch", 10, GROUP,
+        "a grant does not raise the epoch", 10, DRAFT,
         "next=None, epoch=standing.epoch + 1", "next=None, epoch=max(standing.epoch, 1)",
     ),
     _one(
@@ -88,16 +112,17 @@ MUTATIONS = [
         "return self.over",
     ),
     _one(
-        "a child is handed out before its parents are read", 10, GROUP,
-        "if self.shards[parent].state != \"done\":\n                    return True",
+        "a child is handed out before its parents are read", 10, DRAFT,
+        'if self.shards[parent].state != "done":\n                    return True',
         "if False: ...",
     ),
     _one(
-        "only direct parents are waited for", 40, GROUP,
+        "only direct parents are waited for", 40, DRAFT,
         "met.add(parent)\n                ahead.append(parent)", "met.add(parent)",
+        order=True, splits=150, forces=60, kills=60,
     ),
     _one(
-        "an older incarnation may speak for the newer", 40, GROUP,
+        "an older incarnation may speak for the newer", 10, GROUP,
         "return member is not None and member.incarnation == incarnation",
         "return member is not None",
     ),
@@ -106,107 +131,108 @@ MUTATIONS = [
         "if known is not None and event.incarnation <= known.incarnation:",
         "if known is not None and event.incarnation == known.incarnation:",
     ),
-    Mutation(
-        "members are evicted by name only", 40,
-        (
-            Change(
-                GROUP,
-                "def _gone(group: Group, event: Leave | Evict) -> tuple[Group, Reply]:\n"
-                "    if not _is_member(group, event.member, event.incarnation):",
-                "def _gone(group: Group, event: Leave | Evict) -> tuple[Group, Reply]:\n"
-                "    if event.member not in group.members:",
-            ),
-        ),
+    _one(
+        "a late join brings back who is gone", 40, GROUP,
+        "if event.incarnation <= group.gone.get(event.member, -1):", "if False:",
+        servers=2, double=0.5, leaves=150, kills=150,
     ),
     _one(
-        "what is done is not committed while nothing follows", 40, CHECKPOINT,
+        "members are evicted by name only", 20, GROUP,
+        "def _gone(group: Group, event: Leave | Evict) -> tuple[Group, Reply]:\n"
+        "    if not _is_member(group, event.member, event.incarnation):",
+        "def _gone(group: Group, event: Leave | Evict) -> tuple[Group, Reply]:\n"
+        "    if event.member not in group.members:",
+    ),
+    _one(
+        "what is done is not committed while nothing follows", 10, CHECKPOINT,
         "return self._since is not None and now - self._since >= every_s",
         "return self.next - self.committed >= 3",
     ),
     _one(
-        "a member is called silent too early", 40, WATCH,
-        "now_s - seen.since_s > session_s", "now_s - seen.since_s > session_s / 3",
+        "a member is called silent too early", 10, WATCH,
+        "silent_s = now_s - seen.since_s", "silent_s = 3 * (now_s - seen.since_s)",
     ),
     _one(
-        "an observer that slept judges by what it saw before", 40, WATCH,
+        "the group does not compare the silence with the timeout it knows", 40, GROUP,
+        'return event.proof == "dead" or event.silent_s > timeout_s', "return True",
+        configures=400, signs_fail=200, stale=0.3,
+    ),
+    _one(
+        "an observer that slept judges by what it saw before", 20, WATCH,
         "if self._looked_s is None or now_s - self._looked_s > self._gap_s_max:", "if False:",
     ),
     _one(
-        "a longer timeout holds before the group knows that the member knows", 400, GROUP,
+        "a longer timeout holds before the group knows that the member knows", 40, GROUP,
         "timeout_s = min(group.timeout_s, group.members[member].timeout_s)",
-        "timeout_s = group.timeout_s",
+        "timeout_s = group.timeout_s", configures=400, signs_fail=200, kills=0, pauses=0,
     ),
     _one(
-        "a shorter timeout holds for those who have not seen it", 200, GROUP,
+        "a shorter timeout holds for those who have not seen it", 40, GROUP,
         "learnt = member.timeout_s != group.timeout_s and group.configured <= event.seen",
-        "learnt = member.timeout_s != group.timeout_s",
+        "learnt = member.timeout_s != group.timeout_s", configures=400, signs_fail=200,
     ),
     _one(
-        "checkpoints of an earlier group of the name count", 400, GROUP,
+        "checkpoints of an earlier group of the name count", 40, DRAFT,
         "current = facts.seen >= self.group.born", "current = True",
+        order=True, splits=100, deletes=60,
     ),
     _one(
-        "an empty shard hides what its ancestors have left", 400, GROUP,
+        "an empty shard hides what its ancestors have left", 40, DRAFT,
         'if standing.state == "done" and not waits:', 'if standing.state == "done":',
+        order=True, splits=150, kills=60,
     ),
     _one(
-        "a forced checkpoint does not raise the epoch", 40, GROUP,
+        "a forced checkpoint does not raise the epoch", 20, GROUP,
         "draft.fence(event.shard)\n    if event.finished:", "if event.finished:",
     ),
     _one(
-        "the epoch key outlives the owner", 100, COORDINATOR,
-        "if standing is None or standing.owner is None:", "if standing is None:",
+        "the epoch key outlives the owner", 40, COORDINATOR,
+        "puts: dict[bytes, bytes | None] = dict.fromkeys(old)",
+        "puts: dict[bytes, bytes | None] = {}",
     ),
     _one(
-        "a stopped shard is dealt out", 40, GROUP,
+        "a stopped shard is dealt out", 20, DRAFT,
         'if s.state in ("free", "held", "moving") and not s.stopped',
         'if s.state in ("free", "held", "moving")',
     ),
     _one(
-        "an owner is not told to let go", 40, GROUP,
+        "an owner is not told to let go", 10, GROUP,
         'if standing.state == "held"\n    }', "if True\n    }",
     ),
     _one(
-        "epochs begin anew with a group of the same name", 100, GROUP,
+        "epochs begin anew with a group of the same name", 20, GROUP,
         "floor=max(group.floor, highest),", "floor=0,",
     ),
     _one(
-        "epochs begin anew with a shard that was forgotten", 200, GROUP,
+        "epochs begin anew with a shard that was forgotten", 20, DRAFT,
         "self.floor = max(self.floor, standing.epoch)", "pass",
     ),
+    Mutation("a grant is thought released before it was seen", 10, (NOT_SEEN,)),
     _one(
-        "a grant is thought released before it was seen", 10, GROUP,
+        "work under an older epoch is not waited for", 40, GROUP,
+        "if standing.granted <= event.seen and shard not in event.held",
         "if standing.granted <= event.seen and event.held.get(shard) != standing.epoch",
-        "if event.held.get(shard) != standing.epoch",
+        fences=400, leaves=200, slow=120,
     ),
-    _one(
-        "what was let go is taken up again under its epoch", 40, MEMBER,
-        "fresh = epoch > max(self._let_go.get(shard, 0), self.leaving.get(shard, 0))",
-        "fresh = epoch > self.leaving.get(shard, 0)",
-    ),
-    _one(
-        "what was let go is given back under its epoch", 10, GROUP,
-        'self.go(shard, "let go", "free")\n                self._disown(shard)',
-        'self.go(shard, "let go", "free")\n                self._disown(shard)\n'
-        "                back = self.shards[shard]\n"
-        "                self.shards[shard] = back._replace(epoch=back.epoch - 1)",
-    ),
-    _one(
-        "the answer to an older heartbeat is heeded", 0, MEMBER,
-        "if self._waiting_for != beat:\n            return []", "if False: ...",
-    ),
-    _one(
-        "an older version of the group is heeded", 0, MEMBER,
-        "case Granted() if reply.version >= self.seen:", "case Granted():",
-    ),
-    Mutation("several heartbeats are on their way at once", 0, TWO_IN_FLIGHT),
+    Mutation("what was let go is given back under its epoch", 10, (REGRANTED,)),
+    Mutation("what was let go is taken up again under its epoch", 0, (RETAKEN,)),
+    Mutation("the answer to an older heartbeat is heeded", 0, (ANY_ANSWER,)),
+    Mutation("an older version of the group is heeded", 0, (OLD_VERSION,)),
+    Mutation("several heartbeats at once", 0, TWO_IN_FLIGHT),
     Mutation(
-        "several heartbeats, and an older version of the group is heeded", 40,
-        (
-            *TWO_IN_FLIGHT,
-            Change(
-                MEMBER, "case Granted() if reply.version >= self.seen:", "case Granted():",
-            ),
-        ),
+        "several heartbeats at once, a grant thought released before it was seen", 10,
+        (*TWO_IN_FLIGHT, NOT_SEEN),
+    ),
+    Mutation(
+        "several heartbeats at once, what was let go is given back", 10,
+        (*TWO_IN_FLIGHT, REGRANTED),
+    ),
+    Mutation(
+        "several heartbeats at once, what was let go is taken up again", 40,
+        (*TWO_IN_FLIGHT, RETAKEN),
+    ),
+    Mutation(
+        "several heartbeats at once, an older version of the group is heeded", 40,
+        (*TWO_IN_FLIGHT, OLD_VERSION),
     ),
 ]  # fmt: skip

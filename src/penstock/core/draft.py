@@ -80,13 +80,10 @@ class Draft:
             self._disown(shard)
 
     def reopen(self, shard: ShardId) -> None:
-        """Its checkpoint was moved back. One that is new to the group waits like any other."""
-        if self.shards[shard].state != "done":
-            return
-        if shard not in self.group.shards and self.group.order and self._waits(shard):
-            self.go(shard, "7", "waiting")
-        else:
-            self.go(shard, "7", "free")
+        """Its checkpoint was moved back."""
+        if self.shards[shard].state == "done":
+            waits = self.group.order and self._waits(shard)
+            self.go(shard, "7", "waiting" if waits else "free")
 
     def take_in(self, facts: StreamFacts) -> None:
         """New shards enter, finished ones are done, those of a stream that is gone are dropped."""

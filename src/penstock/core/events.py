@@ -105,6 +105,8 @@ class Evict:
     member: str
     incarnation: int
     proof: Proof
+    silent_s: float = 0.0
+    """How long it was watched being silent: the group knows best how long it may be."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ The edges, by number as in LogHub's picture, with those that leaving, fencing an
     6 released  moving -> held       the owner has let go: the next owns it, under a new epoch
     6 kept      moving -> held       the next owner is gone, or not needed: it stays, same epoch
     7           done -> free         the checkpoint was moved back by force
-    7           done -> waiting      the same, of a shard that the group had not heard of yet
+    7           done -> waiting      the same, while order is on and an ancestor is not done
     8 free      free -> done         closed, and read to its end
     8 held      held -> done         closed, and read to its end
     8 moving    moving -> done       closed, and read to its end
@@ -189,6 +189,8 @@ def _release(group: Group, event: Release) -> tuple[Group, Reply]:
 def _gone(group: Group, event: Leave | Evict) -> tuple[Group, Reply]:
     if not _is_member(group, event.member, event.incarnation):
         return group, Settled(group.version)
+    if isinstance(event, Evict) and not _may_be_gone(group, event):
+        return group, Settled(group.version)
     draft = Draft(group)
     draft.without(event.member)
     return _settled(draft)
@@ -268,10 +270,14 @@ def _configure(group: Group, event: Configure) -> tuple[Group, Reply]:
 
 
 def _delete(group: Group) -> tuple[Group, Reply]:
+    draft = Draft(group)
+    for member in group.members:
+        draft.without(member)
     highest = max((standing.epoch for standing in group.shards.values()), default=0)
     after = Group(
         group.name,
         version=group.version + 1,
+        gone=draft.gone,
         streams=group.streams,
         floor=max(group.floor, highest),
     )
@@ -286,6 +292,11 @@ def _swept(group: Group, event: Swept) -> tuple[Group, Reply]:
 
 
 # Replies
+
+
+def _may_be_gone(group: Group, event: Evict) -> bool:
+    timeout_s = group.members[event.member].timeout_s
+    return event.proof == "dead" or event.silent_s > timeout_s
 
 
 def _is_member(group: Group, name: str, incarnation: int) -> bool:

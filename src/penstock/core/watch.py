@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from penstock.core.events import Proof
+from penstock.core.events import Evict
 from penstock.core.ports import Sign
 
 Watched = tuple[str, int]
@@ -28,39 +28,31 @@ class Watch:
         self._looked_s: float | None = None
         self._seen: dict[Watched, _Seen] = {}
 
-    def look(
-        self, signs: Mapping[Watched, tuple[Sign | None, float]], now_s: float
-    ) -> dict[Watched, Proof]:
-        """Those of the members that are gone, with the proof: judged by their last sign and how
-        long they may be silent."""
+    def look(self, signs: Mapping[Watched, tuple[Sign | None, float]], now_s: float) -> list[Evict]:
+        """Who is gone: judged by the last sign of each, and how long it may be silent."""
         if self._looked_s is None or now_s - self._looked_s > self._gap_s_max:
             self._seen.clear()
         self._looked_s = now_s
         self._seen = {who: seen for who, seen in self._seen.items() if who in signs}
-        gone: dict[Watched, Proof] = {}
-        for who, (sign, session_s) in signs.items():
-            proof = self._judged(who, sign, now_s, session_s)
-            if proof is not None:
-                gone[who] = proof
-        return gone
+        judged = (self._judged(who, sign, now_s, may_s) for who, (sign, may_s) in signs.items())
+        return [evict for evict in judged if evict is not None]
 
-    def still_gone(self, who: Watched, sign: Sign | None, proof: Proof) -> bool:
+    def still_gone(self, evict: Evict, sign: Sign | None) -> bool:
         """Whether nothing was heard since: asked right before the eviction is written."""
         if sign is not None and not sign.alive:
             return True
-        if proof == "dead":
+        if evict.proof == "dead":
             return sign is None
-        seen = self._seen.get(who)
+        seen = self._seen.get((evict.member, evict.incarnation))
         return seen is not None and seen.beat == (None if sign is None else sign.beat)
 
-    def _judged(
-        self, who: Watched, sign: Sign | None, now_s: float, session_s: float
-    ) -> Proof | None:
+    def _judged(self, who: Watched, sign: Sign | None, now_s: float, may_s: float) -> Evict | None:
         if sign is not None and not sign.alive:
-            return "dead"
+            return Evict(*who, "dead")
         beat = None if sign is None else sign.beat
         seen = self._seen.get(who)
         if seen is None or seen.beat != beat:
             self._seen[who] = _Seen(beat, now_s)
             return None
-        return "silent" if now_s - seen.since_s > session_s else None
+        silent_s = now_s - seen.since_s
+        return Evict(*who, "silent", silent_s) if silent_s > may_s else None

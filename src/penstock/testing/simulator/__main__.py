@@ -11,7 +11,7 @@ from concurrent.futures import ProcessPoolExecutor
 
 import click
 
-from penstock.testing.simulator.simulation import DURATION_S, Outcome, simulate
+from penstock.testing.simulator.simulation import DURATION_S, Outcome, shrunk, simulate
 
 SOMETIMES = (
     "checkpoint exactly at a closed end",
@@ -44,7 +44,8 @@ def main(seeds: int, start: int | None, seed: int | None, jobs: int, seconds: fl
     click.echo(f"seeds {start} to {start + seeds - 1}, {seconds:g} simulated seconds each")
     began_s = time.monotonic()
     outcomes = list(_told(run(range(start, start + seeds), jobs, seconds), seeds))
-    sys.exit(report(outcomes, time.monotonic() - began_s, whole=seeds >= 100))
+    took_s = time.monotonic() - began_s
+    sys.exit(report(outcomes, took_s, seconds=seconds, whole=seeds >= 100))
 
 
 def run(seeds: range, jobs: int, seconds: float = DURATION_S) -> Iterable[Outcome]:
@@ -56,15 +57,17 @@ def run(seeds: range, jobs: int, seconds: float = DURATION_S) -> Iterable[Outcom
         yield from pool.map(simulate, seeds, [seconds] * len(seeds), chunksize=2)
 
 
-def report(outcomes: list[Outcome], took_s: float, *, whole: bool) -> int:
+def report(outcomes: list[Outcome], took_s: float, *, seconds: float, whole: bool) -> int:
     """Print what was found; the last line sums it up."""
     counts: Counter[str] = sum((outcome.counts for outcome in outcomes), Counter())
     bad = [outcome for outcome in outcomes if outcome.violation]
     for outcome in bad:
         click.echo(f"seed {outcome.seed}: {outcome.violation}")
-    for outcome in bad[:3]:
-        click.echo(f"\nseed {outcome.seed}: {outcome.violation}")
-        click.echo("\n".join(outcome.story))
+    for outcome in bad[:1]:
+        less, needed = shrunk(outcome, seconds)
+        click.echo(f"\nseed {less.seed}: {less.violation}")
+        click.echo(f"with {', '.join(needed) or 'no faults at all'}")
+        click.echo("\n".join(less.story))
         click.echo(f"again: make sim SEED={outcome.seed}")
     unreached = [name for name in SOMETIMES if not counts[f"sometimes: {name}"]]
     for name in SOMETIMES:

@@ -13,9 +13,9 @@ from penstock.core.events import (
     Resume,
     Stop,
 )
-from penstock.core.model import ShardId
+from penstock.core.model import ShardId, StreamInfo
 from penstock.testing.simulator.checks import Checks
-from penstock.testing.simulator.net import Net
+from penstock.testing.simulator.net import Done, Net
 from penstock.testing.simulator.replica import STREAMS, Observer, Replica
 from penstock.testing.simulator.store import SimStore
 from penstock.testing.simulator.swarm import SESSION_S, Swarm
@@ -160,10 +160,15 @@ class Chaos:
         return [r.node for r in self.replicas] + [s.node for s in self.servers]
 
     def _pause_everyone(self) -> None:
+        """All at once and together, as when a laptop sleeps; or one by one, in any order."""
+        together = self.world.chance(0.5)
         seconds = self.world.about(SESSION_S * 2)
         for node in self._nodes():
             self.world.counts["pauses"] += 1
-            node.pause(seconds)
+            if together:
+                node.pause(seconds)
+            else:
+                self.world.after(self.world.about(5.0), lambda node=node: self._stop_for(node))  # type: ignore[misc]
 
     def _stop_for(self, node: Node) -> None:
         if node.alive:
@@ -219,6 +224,13 @@ class Chaos:
             return
         moving = any(s.state == "moving" for s in self.checks.group.shards.values())
         self.world.counts["sometimes: split or merge during a transfer"] += moving
+        self._change_shards(info)
+        if self.world.chance(0.3):
+            # At once again, so that some shards are closed before they get a record.
+            self._change_shards(self.store.streams[stream])
+
+    def _change_shards(self, info: StreamInfo) -> None:
+        stream = info.name
         by_begin = sorted((s for s in info.shards if s.open), key=lambda s: s.begin)
         if len(by_begin) > 1 and self.world.chance(0.4):
             at = self.world.dice.randrange(len(by_begin) - 1)
@@ -226,7 +238,8 @@ class Chaos:
             self.world.note(None, "merge", stream, left, right)
             self.store.merge(stream, left, right)
         else:
-            index = self.world.dice.choice(by_begin).index
+            newest = max(by_begin, key=lambda shard: shard.index)
+            index = self.world.dice.choice((*by_begin, newest)).index
             self.world.note(None, "split", stream, index)
             self.store.split(stream, index)
 
@@ -275,15 +288,14 @@ class Chaos:
         standing = self.checks.group.shards.get(shard)
         end = self.store.end_of(shard)
         to = self.world.dice.choice((0, end, self.world.dice.randint(0, end)))
-        self._ask(
-            ForceCheckpoint(
-                shard,
-                0 if standing is None else standing.epoch,
-                to,
-                finished=not info.shards[index].open and to == end,
-                parents=info.shards[index].parents,
-            )
+        event = ForceCheckpoint(
+            shard,
+            self.checks.group.floor if standing is None else standing.epoch,
+            to,
+            finished=not info.shards[index].open and to == end,
+            parents=info.shards[index].parents,
         )
+        self._ask(event, lambda reply: self.checks.acknowledged(event, reply))
 
     def _configure(self) -> None:
         if self.world.chance(0.5):
@@ -295,9 +307,9 @@ class Chaos:
         self.world.note(None, "delete the group")
         self._ask(Delete())
 
-    def _ask(self, event: Event) -> None:
+    def _ask(self, event: Event, done: Done = lambda reply: None) -> None:
         admin = self.admin
-        self.net.call(admin.node, admin.coordinator, event, lambda reply: None)
+        self.net.call(admin.node, admin.coordinator, event, done)
         if self.world.chance(self.swarm.double):
             late_s = self.world.about(5.0)
             self.world.after(

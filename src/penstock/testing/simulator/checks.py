@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 from penstock.core import keys
@@ -18,6 +19,7 @@ from penstock.core.events import (
     Join,
     Leave,
     Resume,
+    Settled,
     Swept,
 )
 from penstock.core.group import step
@@ -85,6 +87,11 @@ class Checks:
         self.edges: set[tuple[str, str, str]] = set()
         self.last_change_of_owner_s = 0.0
         self.hand_overs = 0
+        self.newest: dict[str, int] = {}
+        """The highest incarnation of each name that was ever a member."""
+        self.looked: dict[Watched, float] = {}
+        """How long each had been silent, for sure, when it was last found so."""
+        self.forced: list[ForceCheckpoint] = []
         self.shards: dict[ShardId, _Shard] = {}
         self.ordered: set[ShardId] = set()
         """Shards that entered while order was on, and whose ancestors nobody reopened since."""
@@ -104,7 +111,11 @@ class Checks:
         if keys.group_key(GROUP) not in checks or after.version != before.version + 1:
             self._fail("T1", None, f"version {before.version} became {after.version} unchecked")
         self._check_codec(after, value)
+        self._check_members(after)
         self._check_step(before, after, event)
+        left = before.members.keys() - after.members.keys()
+        if isinstance(event, Evict) and event.member in left:
+            self._check_eviction(before, event)
         changed = [s for s in _union(before, after) if before.shards.get(s) != after.shards.get(s)]
         if isinstance(event, ForceCheckpoint):
             self._forced(before, after, event)
@@ -116,6 +127,17 @@ class Checks:
             self._check_order(shard, after)
         self._remember(before, after, event)
         self.group = after
+
+    def _check_members(self, after: Group) -> None:
+        for name, member in after.members.items():
+            if member.incarnation < self.newest.get(name, 0):
+                self._fail("I1", None, f"an older incarnation of {name} is back")
+            self.newest[name] = member.incarnation
+
+    def acknowledged(self, event: ForceCheckpoint, reply: Any) -> None:
+        """A checkpoint moved by force was said to be stored."""
+        if isinstance(reply, Settled) and event not in self.forced:
+            self._fail("A1", event.shard, f"the checkpoint was said to be {event.next}")
 
     def _check_codec(self, group: Group, value: bytes) -> None:
         if encoded(group) != value or len(value) > GROUP_BYTES_MAX:
@@ -200,12 +222,12 @@ class Checks:
             shard, "epoch", old.epoch, "ended:", tenure.ended_by, "by", type(event).__name__,
             "version", after.version,
         )  # fmt: skip
-        if tenure.ended_by == "released" and self._worked_on(shard, old.epoch):
+        if tenure.ended_by == "released" and self._worked_on(shard, tenure.owner):
             self._fail("T6", shard, f"{tenure.owner} still works under epoch {old.epoch}")
 
-    def _worked_on(self, shard: ShardId, epoch: int) -> bool:
+    def _worked_on(self, shard: ShardId, by: Watched) -> bool:
         workers = [replica.workers.get(shard) for replica in self.replicas]
-        return any(w is not None and w.epoch == epoch and w.working for w in workers)
+        return any(w and w.working and (w.member, w.incarnation) == by for w in workers)
 
     @staticmethod
     def _cause(shard: ShardId, old: Standing, before: Group, after: Group, event: Any) -> str:
@@ -223,6 +245,7 @@ class Checks:
 
     def _forced(self, before: Group, after: Group, event: ForceCheckpoint) -> None:
         mine = self.shards.setdefault(event.shard, _Shard())
+        self.forced.append(event)
         mine.outputs = -1
         mine.moved_by_force = True
         for tenure in mine.tenures.values():
@@ -355,20 +378,21 @@ class Checks:
                 if not self.store.is_read(ancestor):
                     self._fail("E8", shard, f"effect before {ancestor} was read")
 
-    def evicting(self, who: Watched, group: Group, proof: str, watched_s: float) -> None:
+    def evicting(self, evict: Evict, watched_s: float) -> None:
         """Right before an eviction is written, by one who had watched that long."""
-        member = self.group.members.get(who[0])
-        if member is not None and member.incarnation > who[1]:
+        who = evict.member, evict.incarnation
+        member = self.group.members.get(evict.member)
+        if member is not None and member.incarnation > evict.incarnation:
             self.world.counts["sometimes: eviction races a return"] += 1
-        if proof == "dead":
-            if self.net.lives(who):
-                self._fail("T8", None, f"{who} is alive")
-            return
-        signed_s = self.net.signed_at_s.get(who)
-        seen = group.members[who[0]]
-        silent_s = self.world.now_s - (signed_s or 0.0)
-        if min(silent_s, watched_s) < seen.timeout_s * (1 - 2 * DRIFT_MAX):
-            self._fail("T8", None, f"{who}: silent for {silent_s:.1f} s, watched {watched_s:.1f} s")
+        silent_s = self.world.now_s - self.net.signed_at_s.get(who, 0.0)
+        self.looked[who] = inf if not self.net.lives(who) else min(silent_s, watched_s)
+
+    def _check_eviction(self, before: Group, evict: Evict) -> None:
+        silent_s = self.looked[evict.member, evict.incarnation]
+        member = before.members[evict.member]
+        needed_s = inf if evict.proof == "dead" else member.timeout_s * (1 - 2 * DRIFT_MAX)
+        if silent_s < needed_s:
+            self._fail("T8", None, f"{evict}: silent for {silent_s:.1f} s, as far as was watched")
 
     @staticmethod
     def _owner(group: Group, standing: Standing) -> Watched | None:

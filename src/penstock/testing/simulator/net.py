@@ -108,11 +108,14 @@ class Net:
         if not self.faulty:
             to.later(self.world.about(0.005), call, life)
             return
-        copies = 0 if self.world.chance(self.swarm.drop) else 1
-        copies += self.world.chance(self.swarm.double)
-        for _ in range(copies):
+        usual_s = max(self.swarm.latency_s, 0.01) * 3
+        delays_s = [] if self.world.chance(self.swarm.drop) else [usual_s]
+        if self.world.chance(self.swarm.double):
+            delays_s.append(self.world.dice.choice((usual_s, 20.0)))
+        for delay_s in delays_s:
             if (sender, to.name) not in self.cut:
-                to.later(self.world.about(max(self.swarm.latency_s, 0.01) * 3), call, life)
+                late = self.world.chance(self.swarm.spikes * 3)
+                to.later(self.world.about(5.0 if late else delay_s), call, life)
 
     # Signs of life: small files beside the store, or what a server heard
 

@@ -15,7 +15,6 @@ from penstock.core.events import (
     Granted,
     Join,
     Leave,
-    Proof,
     Refused,
     Reply,
     ShardFacts,
@@ -43,7 +42,7 @@ class Effects(Protocol):
     """Who is told what the processes do."""
 
     def effect(self, worker: Worker, offset: int) -> None: ...
-    def evicting(self, who: Watched, group: Group, proof: str, watched_s: float) -> None: ...
+    def evicting(self, evict: Evict, watched_s: float) -> None: ...
     def began(self, worker: Worker) -> None: ...
 
 
@@ -73,7 +72,9 @@ class Replica:
         return self.node.world
 
     def start(self) -> None:
-        """A new process of this name."""
+        """A new process of this name, if none runs."""
+        if self.node.alive:
+            return
         self.node.alive = True
         self.workers = {}
         self._coordinator = self._new_coordinator()
@@ -514,17 +515,16 @@ class Observer:
             if (name, member.incarnation) != own
         }
         watched_s = self.node.world.now_s - self.node.woke_s
-        for who, proof in self._watch.look(signs, self.node.clock_s()).items():
+        for evict in self._watch.look(signs, self.node.clock_s()):
 
-            def still(who: Watched = who, proof: Proof = proof) -> bool:
-                if not self._watch.still_gone(who, self.net.look(who), proof):
+            def still(evict: Evict = evict) -> bool:
+                sign = self.net.look((evict.member, evict.incarnation))
+                if not self._watch.still_gone(evict, sign):
                     return False
-                self.effects.evicting(who, group, proof, watched_s)
+                self.effects.evicting(evict, watched_s)
                 return True
 
-            self.net.call(
-                self.node, self.coordinator, Evict(*who, proof), lambda reply: None, still
-            )
+            self.net.call(self.node, self.coordinator, evict, lambda reply: None, still)
 
     def _tell_changes(self, group: Group) -> None:
         for stream in STREAMS:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from penstock.core.model import ShardId
 from penstock.run.coordinator import Coordinator
@@ -13,7 +13,7 @@ from penstock.testing.simulator.checks import Checks, Violation
 from penstock.testing.simulator.net import Net
 from penstock.testing.simulator.replica import STREAMS, Observer, Replica
 from penstock.testing.simulator.store import SimStore
-from penstock.testing.simulator.swarm import HEARTBEAT_S, SESSION_S, drawn
+from penstock.testing.simulator.swarm import FAULTS, HEARTBEAT_S, SESSION_S, Swarm, drawn
 from penstock.testing.simulator.world import Node, World
 
 DURATION_S = 900.0
@@ -33,9 +33,9 @@ class Outcome:
     story: tuple[str, ...] = ()
 
 
-def simulate(seed: int, duration_s: float = DURATION_S) -> Outcome:
+def simulate(seed: int, duration_s: float = DURATION_S, swarm: Swarm | None = None) -> Outcome:
     """Run one seed; a violation is in the outcome, with the story of the shard it is about."""
-    simulation = _Simulation(seed)
+    simulation = _Simulation(seed, swarm or drawn(seed))
     violation = ""
     story: tuple[str, ...] = ()
     try:
@@ -59,10 +59,22 @@ def simulate(seed: int, duration_s: float = DURATION_S) -> Outcome:
     )
 
 
+def shrunk(outcome: Outcome, duration_s: float = DURATION_S) -> tuple[Outcome, list[str]]:
+    """The same violation with as few kinds of faults as can be, and which those are."""
+    swarm = drawn(outcome.seed)
+    for fault in FAULTS:
+        if getattr(swarm, fault):
+            less = replace(swarm, **{fault: 0})  # type: ignore[arg-type]
+            found = simulate(outcome.seed, duration_s, less)
+            if found.violation[:2] == outcome.violation[:2]:
+                swarm, outcome = less, found
+    return outcome, [fault for fault in FAULTS if getattr(swarm, fault)]
+
+
 class _Simulation:
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, swarm: Swarm) -> None:
         world = self.world = World(seed)
-        swarm = self.swarm = drawn(seed)
+        self.swarm = swarm
         store = self.store = SimStore(world, swarm)
         net = Net(world, swarm, store)
         checks = self.checks = Checks(world, store, net)
@@ -93,6 +105,7 @@ class _Simulation:
         for server in self.servers:
             server.start(lambda: None)
         for replica in self.replicas:
+            replica.node.alive = False
             self.world.after(self.world.about(5.0), replica.start)
         self.chaos.begin()
         if not self.swarm.heals:

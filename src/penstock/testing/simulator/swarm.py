@@ -51,6 +51,13 @@ class Swarm:
     dead_is_seen: bool
 
 
+FAULTS = (
+    "everyone_pauses", "kills", "pauses", "partitions", "slow", "drop", "double", "unknown",
+    "conflict", "stale", "spikes", "signs_fail", "drift", "leaves", "splits", "forces", "fences",
+    "stops", "configures", "deletes", "stream_deletes", "twins", "servers",
+)  # fmt: skip
+
+
 def drawn(seed: int) -> Swarm:
     dice = random.Random(f"swarm {seed}")
 

@@ -97,7 +97,7 @@ class Node:
             if self.life != wanted or not self.alive:
                 return
             if self.world.now_s < self.paused_until_s:
-                self.world.at(self.paused_until_s, fire)
+                self.world.at(min(self.paused_until_s, self.world.now_s + 2.0), fire)
                 return
             call()
 
