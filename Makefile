@@ -3,6 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SEED ?=
+SEEDS ?= 100
 
 .DEFAULT_GOAL := help
 
@@ -36,12 +37,17 @@ test: $(STAMP) check ## Everything, kills and damaged files included: some minut
 	$(BIN)/python -m pytest -q -m slow
 
 .PHONY: sim
-sim: $(STAMP) ## Kill, cut the power and damage files with another seed: make sim SEED=7
+sim: $(STAMP) ## Simulate groups under faults: make sim SEEDS=400, or one again: make sim SEED=7
+	$(BIN)/python -m penstock.testing.simulator $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
+
+.PHONY: faults
+faults: $(STAMP) ## Kill, cut the power and damage files with another seed: make faults SEED=7
 	$(if $(SEED),PENSTOCK_SEED=$(SEED)) $(BIN)/python -m pytest -q -m slow tests/lmdb
 
 .PHONY: bench
-bench: $(STAMP) ## Measure against raw LMDB and a file of lines
+bench: $(STAMP) ## Measure against raw LMDB and a file of lines, and the group machine
 	$(BIN)/penstock bench log
+	$(BIN)/penstock bench groups
 
 .PHONY: format
 format: $(STAMP) ## Put the code into shape

@@ -285,3 +285,12 @@ def test_a_closed_pipe_ends_quietly(orders: Shell) -> None:
     )
     assert done.stderr == b""
     assert done.stdout.count(b"\n") == 1
+
+
+@pytest.mark.slow
+def test_a_heartbeat_that_changes_nothing_is_measured_to_write_nothing(shell: Shell) -> None:
+    figures = json.loads(shell("bench", "groups", "--json")[0])
+    assert figures["heartbeat_writes"] == 0
+    assert figures["heartbeat_us"] > 0
+    assert figures["rebalance_ms"] > 0
+    assert (figures["shards"], figures["members"]) == (1_000, 50)

@@ -22,6 +22,7 @@ from penstock.core.events import (
     Heartbeat,
     Join,
     Leave,
+    Proof,
     Refused,
     Release,
     Resume,
@@ -116,7 +117,7 @@ def finished(index: int, epoch: int) -> ShardFacts:
 
 def rows_of(count: int) -> StreamFacts:
     """A stream of so many shards, none the parent of another."""
-    return StreamFacts(STREAM, 1, tuple(ShardFacts(index) for index in range(count)))
+    return StreamFacts(STREAM, 1, tuple(ShardFacts(index) for index in range(count)), NOW)
 
 
 def join(
@@ -241,7 +242,7 @@ def event_of(group: Group, op: Op) -> Event:
     incarnation = known.incarnation if known is not None and op.how % 4 != 3 else op.how
     shard = at(op.where) if op.where < 7 else at(op.where - 7, "bills")
     standing = group.shards.get(shard)
-    epoch = (standing.epoch if standing is not None else 0) + op.how % 2
+    epoch = (standing.epoch if standing is not None else group.floor) + op.how % 2
     mine = group.owned(name)
     match op.kind:
         case 0 | 1:
@@ -260,7 +261,8 @@ def event_of(group: Group, op: Op) -> Event:
         case 5:
             return Leave(name, incarnation)
         case 6:
-            return Evict(name, incarnation, "dead" if op.where % 2 else "silent")
+            proof: Proof = "dead" if op.where % 2 else "silent"
+            return Evict(name, incarnation, proof, silent_s=2.0 * op.where)
         case 7 | 8:
             return ShardsChanged(_facts_of(group, op))
         case 9:
@@ -287,7 +289,8 @@ def _facts_of(group: Group, op: Op) -> StreamFacts:
         epoch = standing.epoch if standing is not None else 0
         return ShardFacts(index, LINEAGE[index], epoch if index == op.where else None)
 
-    return StreamFacts(STREAM, 1, tuple(map(fact, range(2 + op.how % 6))), group.version)
+    seen = group.version - (2 if op.who == 3 else 0)
+    return StreamFacts(STREAM, 1, tuple(map(fact, range(2 + op.how % 6))), seen)
 
 
 def _bills(group: Group) -> StreamFacts:

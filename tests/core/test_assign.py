@@ -82,7 +82,7 @@ def questions(
 every_allocator = st.sampled_from([*SHIPPED, capped(1), capped(2), capped(3)])
 
 
-@settings(max_examples=100)
+@settings(max_examples=70)
 @given(questions(same=True))
 def test_any_two_members_differ_by_at_most_one(question: Question) -> None:
     members, shards, current = question
@@ -90,7 +90,7 @@ def test_any_two_members_differ_by_at_most_one(question: Question) -> None:
     assert max(held, default=0) - min(held, default=0) <= 1
 
 
-@settings(max_examples=100)
+@settings(max_examples=70)
 @given(questions())
 def test_two_members_of_the_same_streams_differ_by_at_most_one(question: Question) -> None:
     members, shards, current = question
@@ -100,7 +100,7 @@ def test_two_members_of_the_same_streams_differ_by_at_most_one(question: Questio
             assert abs(held[one.name] - held[other.name]) <= 1
 
 
-@settings(max_examples=100)
+@settings(max_examples=70)
 @given(questions(same=True))
 def test_no_move_is_made_without_need(question: Question) -> None:
     members, shards, current = question
@@ -116,7 +116,7 @@ def test_no_move_is_made_without_need(question: Question) -> None:
     assert moves(current, after) == fewest
 
 
-@settings(max_examples=100)
+@settings(max_examples=70)
 @given(questions(), every_allocator)
 def test_a_deal_is_total(question: Question, allocator: Allocator) -> None:
     members, shards, current = question
@@ -130,7 +130,7 @@ def test_a_deal_is_total(question: Question, allocator: Allocator) -> None:
             assert all(held[name] == cap for name in takers_of(shard, members))
 
 
-@settings(max_examples=100)
+@settings(max_examples=70)
 @given(questions(), every_allocator)
 def test_members_get_only_what_they_subscribe_to(question: Question, allocator: Allocator) -> None:
     members, shards, current = question
@@ -138,7 +138,7 @@ def test_members_get_only_what_they_subscribe_to(question: Question, allocator: 
         assert owner in takers_of(shard, members)
 
 
-@settings(max_examples=100)
+@settings(max_examples=70)
 @given(questions(), every_allocator, st.randoms(use_true_random=False))
 def test_the_same_question_gets_the_same_answer(
     question: Question, allocator: Allocator, random: Any
@@ -152,7 +152,7 @@ def test_the_same_question_gets_the_same_answer(
     assert list(again.items()) == list(first.items())
 
 
-@settings(max_examples=100)
+@settings(max_examples=70)
 @given(questions(), every_allocator)
 def test_an_answer_once_carried_out_stays(question: Question, allocator: Allocator) -> None:
     members, shards, current = question
@@ -160,7 +160,7 @@ def test_an_answer_once_carried_out_stays(question: Question, allocator: Allocat
     assert dealt(allocator, members, shards, after) == after
 
 
-@settings(max_examples=100)
+@settings(max_examples=70)
 @given(questions(members_max=4, shards_max=6), st.sampled_from([balanced, weighted]))
 def test_as_even_as_subscriptions_allow(question: Question, allocator: Allocator) -> None:
     members, shards, current = question
@@ -176,7 +176,7 @@ def test_as_even_as_subscriptions_allow(question: Question, allocator: Allocator
     assert weight(dealt(allocator, members, shards, current), members) == lightest
 
 
-@settings(max_examples=100)
+@settings(max_examples=70)
 @given(questions(members_max=4, shards_max=6))
 def test_what_lies_as_evenly_as_can_be_stays(question: Question) -> None:
     members, shards, current = question
@@ -381,7 +381,7 @@ def test_the_largest_remainder_gets_the_odd_shard() -> None:
     assert counts(dealt(weighted, members, shards_of("t", 4), {}), members) == {"a": 1, "b": 3}
 
 
-@settings(max_examples=100)
+@settings(max_examples=70)
 @given(questions(same=True))
 def test_weights_are_kept_within_one_shard(question: Question) -> None:
     members, shards, current = question
@@ -391,7 +391,7 @@ def test_weights_are_kept_within_one_shard(question: Question) -> None:
         assert abs(held[member.name] - len(shards) * member.capacity / whole) < 1
 
 
-@settings(max_examples=100)
+@settings(max_examples=70)
 @given(questions(), st.sampled_from([1.0, 0.1, 7.0]))
 def test_equal_weights_deal_as_balanced_does(question: Question, capacity: float) -> None:
     members, shards, current = question

@@ -48,8 +48,8 @@ def test_a_checkpoint_never_goes_back_by_advancing(next: int, start: int, more: 
 
 
 @pytest.mark.parametrize("to", [3, 5, 7, 10])
-def test_a_checkpoint_is_moved_by_force_within_what_is_kept(to: int) -> None:
-    assert Checkpoint(5, 3).moved(SHARD, to, Bounds(3, 10)) == Checkpoint(to, 4)
+def test_a_checkpoint_is_moved_by_force_within_what_is_kept_and_that_is_no_commit(to: int) -> None:
+    assert Checkpoint(5, 3).moved(SHARD, to, Bounds(3, 10)) == Checkpoint(to, 3)
 
 
 @pytest.mark.parametrize(

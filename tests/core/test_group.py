@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from penstock.core import group as group_module
 from penstock.core.assign import Allocator, balanced, capped, round_robin
+from penstock.core.errors import BadSetting
 from penstock.core.events import (
     Configure,
     Delete,
@@ -36,7 +38,7 @@ from penstock.core.events import (
 from penstock.core.group import GROUP_SHARDS_MAX, step
 from penstock.core.model import ShardId
 from penstock.core.shares import Candidate
-from penstock.core.standing import Group, Member, Move, Standing
+from penstock.core.standing import Group, Member, Move, Standing, State
 from tests.core.groups import (
     EDGES,
     NAME,
@@ -121,7 +123,7 @@ def test_edge_2_all_ancestors_are_done() -> None:
     before = built({0: free(1), 3: waiting(parents=(0,))}, order=True)
     after, _ = step(before, ShardsChanged(facts(finished(0, 1), 3)))
     shards = {at(3): free(parents=(0,))}
-    assert after == replace(before, version=NEXT, shards=shards, floor=1, forgotten=1)
+    assert after == replace(before, version=NEXT, shards=shards, floor=1, removed=NEXT, forgotten=1)
     assert _moves(after) == [
         (0, "8 free", "free", "done"),
         (3, "2", "waiting", "free"),
@@ -130,8 +132,7 @@ def test_edge_2_all_ancestors_are_done() -> None:
 
 
 def test_edge_2_order_was_switched_off() -> None:
-    before = built({0: held("A"), 3: waiting(parents=(0,))}, order=True)
-    before = replace(before, shards={at(0): free(), at(3): waiting(parents=(0,))})
+    before = built({0: free(), 3: waiting(parents=(0,))}, order=True)
     after, reply = step(before, Configure(order=False))
     shards = {at(0): free(), at(3): free(parents=(0,))}
     assert after == replace(before, version=NEXT, order=False, shards=shards)
@@ -148,11 +149,14 @@ def test_edge_3_given_to_a_member_under_a_new_epoch() -> None:
     assert reply == answer(NEXT, {0: 5})
 
 
-@pytest.mark.parametrize("event", [Evict("A", 1, "dead"), Evict("A", 1, "silent"), Leave("A", 1)])
+@pytest.mark.parametrize(
+    "event", [Evict("A", 1, "dead"), Evict("A", 1, "silent", 10.1), Leave("A", 1)]
+)
 def test_edge_4_the_owner_is_gone(event: Event) -> None:
     before = built({0: held("A", 3)}, "A")
     after, reply = step(before, event)
-    assert after == replace(before, version=NEXT, members={}, shards={at(0): free(3)})
+    shards = {at(0): free(3)}
+    assert after == replace(before, version=NEXT, members={}, gone={"A": 1}, shards=shards)
     assert _moves(after) == [(0, "4 gone", "held", "free")]
     assert reply == Settled(NEXT)
 
@@ -161,7 +165,9 @@ def test_edge_4_the_owner_is_back_as_a_newer_one() -> None:
     before = built({0: held("A", 3)}, "A")
     after, reply = step(before, join("A", facts(0), 2))
     shards = {at(0): held("A", 4, NEXT)}
-    assert after == replace(before, version=NEXT, members={"A": member(2)}, shards=shards)
+    assert after == replace(
+        before, version=NEXT, members={"A": member(2)}, gone={"A": 1}, shards=shards
+    )
     assert _moves(after) == [(0, "4 gone", "held", "free"), (0, "3", "free", "held")]
     assert reply == answer(NEXT, {0: 4})
 
@@ -204,9 +210,11 @@ def test_edge_6_the_owner_tells_at_once_that_it_has_let_go() -> None:
 
 def test_edge_6_the_next_owner_is_gone() -> None:
     before = built({0: held("A"), 1: moving("A", "B", 7)}, "A", "B")
-    after, _ = step(before, Evict("B", 1, "silent"))
+    after, _ = step(before, Evict("B", 1, "silent", 10.1))
     shards = {at(0): held("A"), at(1): held("A", 7)}
-    assert after == replace(before, version=NEXT, members={"A": member()}, shards=shards)
+    assert after == replace(
+        before, version=NEXT, members={"A": member()}, gone={"B": 1}, shards=shards
+    )
     assert _moves(after) == [(1, "6 kept", "moving", "held")]
 
 
@@ -225,12 +233,44 @@ def test_edge_7_the_checkpoint_was_moved_back_by_force() -> None:
     assert reply == Settled(NEXT)
 
 
-def test_edge_7_of_a_shard_that_was_forgotten() -> None:
-    before = replace(built({}), floor=3, forgotten=1)
+@pytest.mark.parametrize("order", [True, False])
+def test_edge_7_of_a_shard_that_was_forgotten(order: bool) -> None:
+    before = replace(built({}, order=order), floor=3, forgotten=1)
     after, reply = step(before, ForceCheckpoint(at(4), 3, 0, finished=False, parents=(0,)))
     assert after.shards == {at(4): free(4, (0,))}
     assert _moves(after) == [(4, "fence", "done", "done"), (4, "7", "done", "free")]
     assert reply == Settled(NEXT)
+
+
+@pytest.mark.parametrize(("order", "state"), [(True, "waiting"), (False, "free")])
+def test_edge_7_while_an_ancestor_is_not_done(order: bool, state: State) -> None:
+    before = built({0: free(), 3: done(5, (0,))}, order=order)
+    after, _ = step(before, ForceCheckpoint(at(3), 5, 0, finished=False))
+    shards = {at(0): free(), at(3): Standing(state, 6, parents=(0,))}
+    assert after == replace(before, version=NEXT, shards=shards)
+    assert _moves(after) == [(3, "fence", "done", "done"), (3, "7", "done", state)]
+
+
+def test_edge_7_of_a_shard_not_heard_of_yet_that_waits_for_an_ancestor() -> None:
+    before = replace(built({0: held("A", 5)}, "A", order=True), floor=3)
+    after, reply = step(before, ForceCheckpoint(at(4), 3, 0, finished=False, parents=(0,)))
+    shards = {at(0): held("A", 5), at(4): waiting(4, (0,))}
+    assert after == replace(before, version=NEXT, shards=shards)
+    assert _moves(after) == [(4, "fence", "done", "done"), (4, "7", "done", "waiting")]
+    assert reply == Settled(NEXT)
+
+
+def test_edge_7_without_order_a_shard_not_heard_of_yet_waits_for_nobody() -> None:
+    before = built({0: free(5)})
+    after = stepped(before, ForceCheckpoint(at(4), 0, 0, finished=False, parents=(0,)))
+    assert after.shards == {at(0): free(5), at(4): free(1, (0,))}
+
+
+def test_a_shard_not_heard_of_yet_is_forced_to_its_end_and_stays_known_for_its_ancestor() -> None:
+    before = built({0: free(5)}, order=True)
+    after = stepped(before, ForceCheckpoint(at(4), 0, 9, finished=True, parents=(0,)))
+    assert after.shards == {at(0): free(5), at(4): done(1, (0,))}
+    assert _moves(after) == [(4, "fence", "done", "done")]
 
 
 @pytest.mark.parametrize(
@@ -248,7 +288,7 @@ def test_edge_8_closed_and_read_to_its_end(
     names = () if standing.state == "free" else ("A",)
     before = built({0: standing}, *names)
     after, reply = step(before, ShardsChanged(facts(finished(0, 3))))
-    assert after == replace(before, version=NEXT, shards={}, floor=3, forgotten=1)
+    assert after == replace(before, version=NEXT, shards={}, floor=3, removed=NEXT, forgotten=1)
     assert _moves(after) == [edge, (0, "forget", "done", "gone")]
     assert reply == Settled(NEXT)
 
@@ -256,7 +296,7 @@ def test_edge_8_closed_and_read_to_its_end(
 def test_edge_8_a_checkpoint_was_moved_to_the_end_by_force() -> None:
     before = built({0: held("A", 3)}, "A")
     after, _ = step(before, ForceCheckpoint(at(0), 3, 90, finished=True))
-    assert after == replace(before, version=NEXT, shards={}, floor=4, forgotten=1)
+    assert after == replace(before, version=NEXT, shards={}, floor=4, removed=NEXT, forgotten=1)
     assert _moves(after) == [
         (0, "fence", "held", "held"),
         (0, "8 held", "held", "done"),
@@ -317,11 +357,11 @@ def test_a_stopped_shard_is_given_to_nobody() -> None:
     assert after.shards == {at(0): free(7, stopped=True)}
 
 
-def test_resume_gives_a_free_shard_out() -> None:
+def test_resume_gives_a_free_shard_out_under_an_epoch_of_its_own() -> None:
     before = built({0: free(7, stopped=True)}, "A")
     after, reply = step(before, Resume(at(0), 7))
-    assert after == replace(before, version=NEXT, shards={at(0): held("A", 8, NEXT)})
-    assert _moves(after) == [(0, "3", "free", "held")]
+    assert after == replace(before, version=NEXT, shards={at(0): held("A", 9, NEXT)})
+    assert _moves(after) == [(0, "fence", "free", "free"), (0, "3", "free", "held")]
     assert reply == Settled(NEXT)
 
 
@@ -392,7 +432,7 @@ def test_edge_forget_once_no_descendant_waits() -> None:
     before = built({0: done(3), 1: held("A", 9), 6: waiting(parents=(0, 1))}, "A", order=True)
     after, _ = step(before, ShardsChanged(facts(finished(1, 9))))
     shards = {at(6): held("A", 1, NEXT, (0, 1))}
-    assert after == replace(before, version=NEXT, shards=shards, floor=9, forgotten=2)
+    assert after == replace(before, version=NEXT, shards=shards, floor=9, removed=NEXT, forgotten=2)
     assert _moves(after) == [
         (1, "8 held", "held", "done"),
         (6, "2", "waiting", "free"),
@@ -410,7 +450,7 @@ def test_edge_forget_once_no_descendant_waits() -> None:
 def test_edge_drop_its_stream_is_gone(standing: Standing) -> None:
     before = built({0: standing}, "A", "B", order=True)
     after, reply = step(before, ShardsChanged(facts()))
-    assert after == replace(before, version=NEXT, streams={}, shards={}, floor=3)
+    assert after == replace(before, version=NEXT, streams={}, shards={}, floor=3, removed=NEXT)
     assert _moves(after) == [(0, "drop", standing.state, "gone")]
     assert reply == Settled(NEXT)
 
@@ -419,7 +459,9 @@ def test_edge_drop_the_stream_was_made_anew() -> None:
     before = built({0: held("A", 3), 1: held("A", 8)}, "A")
     after, _ = step(before, ShardsChanged(facts(0, id=2)))
     shards = {at(0): held("A", 9, NEXT)}
-    assert after == replace(before, version=NEXT, streams={STREAM: 2}, shards=shards, floor=8)
+    assert after == replace(
+        before, version=NEXT, streams={STREAM: 2}, shards=shards, floor=8, removed=NEXT
+    )
     assert _moves(after) == [
         (0, "drop", "held", "gone"),
         (1, "drop", "held", "gone"),
@@ -609,7 +651,7 @@ def test_a_group_that_is_not_there_refuses_all_but_a_join(event: Event) -> None:
         (Leave("A", 3), None),
         (Leave("X", 1), None),
         (Evict("A", 1, "dead"), None),
-        (Evict("A", 3, "silent"), None),
+        (Evict("A", 3, "silent", 10.1), None),
         (Fence(at(0), 2), "late"),
         (Fence(at(0), 4), "late"),
         (Fence(at(7), 0), "late"),
@@ -619,8 +661,10 @@ def test_a_group_that_is_not_there_refuses_all_but_a_join(event: Event) -> None:
         (Resume(at(7), 0), "late"),
         (ForceCheckpoint(at(0), 2, 0, finished=False), "late"),
         (ForceCheckpoint(at(0), 4, 0, finished=True), "late"),
-        (ForceCheckpoint(at(7), 0, 9, finished=True), None),
-        (ForceCheckpoint(at(0, "never"), 0, 9, finished=False), None),
+        (ForceCheckpoint(at(7), 0, 9, finished=True), "late"),
+        (ForceCheckpoint(at(7), 3, 9, finished=False), "late"),
+        (ForceCheckpoint(at(0, "never"), 2, 9, finished=False), "late"),
+        (ForceCheckpoint(at(0, "never"), 0, 9, finished=True), "late"),
         (ShardsChanged(facts(finished(0, 2), finished(1, 4))), None),
         (Configure(), None),
         (Swept(VERSION), None),
@@ -629,7 +673,7 @@ def test_a_group_that_is_not_there_refuses_all_but_a_join(event: Event) -> None:
 )
 def test_an_event_of_another_time_changes_nothing(event: Event, why: str | None) -> None:
     before = built({0: held("A", 3), 1: held("B", 3)}, "A", "B")
-    before = replace(before, members={"A": member(2), "B": member()})
+    before = replace(before, members={"A": member(2), "B": member()}, floor=2)
     after, reply = step(before, event)
     assert after is before
     assert (reply.why if isinstance(reply, Refused) else None) == why
@@ -650,12 +694,26 @@ def test_a_join_that_comes_again_gets_the_same_answer() -> None:
     assert reply == answer(1, {0: 1, 1: 1})
 
 
-@pytest.mark.parametrize("event", [Leave("A", 1), Evict("A", 1, "silent")])
-def test_a_join_that_comes_again_does_not_bring_back_who_is_gone(event: Event) -> None:
-    joined = join("A", rows_of(2))
-    group = stepped(Group(NAME), joined, join("B", rows_of(2)), event)
-    after, _ = step(group, joined)
-    assert set(after.members) == {"B"}
+@pytest.mark.parametrize(
+    "events",
+    [[Leave("A", 2)], [Evict("A", 2, "silent", 10.1)], [join("A", facts(0), 3), Leave("A", 3)]],
+    ids=["left", "evicted", "replaced"],
+)
+def test_a_join_that_comes_again_does_not_bring_back_who_is_gone(events: list[Event]) -> None:
+    group = stepped(Group(NAME), join("A", facts(0), 2), join("B", facts(0)), *events)
+    for incarnation in (1, 2):
+        after, reply = step(group, join("A", facts(0), incarnation))
+        assert after is group
+        assert reply == Refused("fenced", "")
+    assert set(stepped(group, join("A", facts(0), 4)).members) == {"A", "B"}
+
+
+def test_the_sixty_four_who_are_gone_last_are_remembered() -> None:
+    names = [f"m{n:02}" for n in range(65)]
+    group = stepped(built({}, *names, "B"), *(Leave(name, 1) for name in names))
+    assert list(group.gone) == names[1:]
+    again = stepped(group, join(names[1], facts(0), 2), Leave(names[1], 2))
+    assert list(again.gone.items()) == [*((name, 1) for name in names[2:]), (names[1], 2)]
 
 
 def test_a_late_stop_does_not_stop_what_was_resumed() -> None:
@@ -678,18 +736,30 @@ def test_a_late_stop_does_not_stop_what_was_resumed_while_nobody_owned_it(
 
 def test_late_facts_do_not_bring_back_a_shard_that_was_forgotten() -> None:
     group = built({0: held("A", 3), 1: held("A", 3)}, "A")
-    seen_before = ShardsChanged(facts(0, 1, seen=VERSION))
     group = stepped(group, ShardsChanged(facts(finished(0, 3), 1)))
     assert owners(group) == {1: "A"}
-    after, _ = step(group, seen_before)
+    assert stepped(group, ShardsChanged(facts(0, 1, seen=VERSION))) is group
+    assert owners(stepped(group, join("B", facts(0, 1, seen=VERSION)))) == {1: "A"}
+    assert owners(stepped(group, ShardsChanged(facts(0, 1, seen=NEXT)))) == {1: "A", 0: "A"}
+
+
+def test_late_facts_still_tell_which_known_shards_are_finished() -> None:
+    group = replace(built({0: held("A", 3), 1: held("A", 3)}, "A"), removed=VERSION)
+    after = stepped(group, ShardsChanged(facts(finished(0, 3), 1, seen=VERSION - 1)))
     assert owners(after) == {1: "A"}
 
 
-def test_late_facts_do_not_bring_back_a_stream_that_is_gone() -> None:
-    group = built({0: held("A", 3)}, "A")
-    group = stepped(group, ShardsChanged(facts()))
+@pytest.mark.parametrize("known", [{0: held("A", 3)}, {}], ids=["a shard", "no shard"])
+def test_late_facts_do_not_bring_back_a_stream_that_is_gone(known: Mapping[int, Standing]) -> None:
+    group = stepped(built(known, "A"), ShardsChanged(facts()))
     after, _ = step(group, ShardsChanged(facts(0, seen=VERSION)))
     assert after.shards == {}
+
+
+def test_a_stream_made_anew_is_taken_in_by_however_old_a_look() -> None:
+    group = replace(built({0: held("A", 3)}, "A"), removed=VERSION)
+    after = stepped(group, ShardsChanged(facts(0, 1, id=2, seen=0)))
+    assert owners(after) == {0: "A", 1: "A"}
 
 
 def test_a_forced_checkpoint_that_comes_again_after_all_was_read_again_changes_nothing() -> None:
@@ -708,7 +778,7 @@ def test_what_is_no_event_is_a_mistake_of_the_caller() -> None:
         step(_HELD, nothing)
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(st.lists(OPS, max_size=25), OPS)
 def test_any_event_on_any_group_is_taken_in_once_or_not_at_all(ops: list[Op], op: Op) -> None:
     group = reached(ops)
@@ -768,9 +838,20 @@ def test_an_older_incarnation_is_refused_and_the_newer_one_not_disturbed() -> No
 
 def test_an_eviction_names_the_incarnation_that_was_silent() -> None:
     group = stepped(built({0: held("A", 3)}, "A"), join("A", facts(0), 2))
-    after, reply = step(group, Evict("A", 1, "silent"))
+    after, reply = step(group, Evict("A", 1, "silent", 10.1))
     assert after is group
     assert reply == Settled(NEXT)
+
+
+@pytest.mark.parametrize("of_group", [5.0, 20.0])
+def test_an_eviction_takes_more_silence_than_the_member_knows_itself_allowed(
+    of_group: float,
+) -> None:
+    group = replace(built({0: held("A", 3)}, "A"), timeout_s=of_group)
+    after, reply = step(group, Evict("A", 1, "silent", 10.0))
+    assert after is group
+    assert reply == Settled(VERSION)
+    assert stepped(group, Evict("A", 1, "silent", 10.1)).members == {}
 
 
 def test_what_is_not_reported_is_released_only_after_its_grant_was_seen() -> None:
@@ -790,11 +871,12 @@ def test_an_epoch_once_released_is_dead() -> None:
     assert mine == {0: 1, 1: 8}
 
 
-def test_after_a_fence_the_old_epoch_is_no_release_until_the_new_one_was_seen() -> None:
-    group = stepped(built({0: held("A", 3)}, "A"), Fence(at(0), 3))
-    after, mine = granted(group, beat(group, "A", {0: 3}, seen=VERSION))
+@pytest.mark.parametrize("epoch", [2, 3, 4])
+def test_what_is_reported_under_any_epoch_is_not_released(epoch: int) -> None:
+    group = built({0: held("A", 3)}, "A")
+    after, mine = granted(group, beat(group, "A", {0: epoch}))
     assert after is group
-    assert mine == {0: 4}
+    assert mine == {0: 3}
 
 
 def test_a_fenced_shard_moves_only_when_its_owner_works_on_it_no_more() -> None:
@@ -937,7 +1019,13 @@ def test_after_an_eviction_that_cannot_be_dealt_the_others_keep_what_they_have(
     members = {"A": member(), "C": member()}
     assert after.fault.startswith("allocator table: ")
     assert after == replace(
-        before, version=NEXT, members=members, shards=shards, pending=True, fault=after.fault
+        before,
+        version=NEXT,
+        members=members,
+        gone={"B": 1},
+        shards=shards,
+        pending=True,
+        fault=after.fault,
     )
     assert reply == Settled(NEXT)
     healed = stepped(replace(after, allocator=_table()), beat(after, "C"))
@@ -950,7 +1038,12 @@ def test_a_group_whose_allocator_is_not_known_here_is_dealt_by_who_knows_it() ->
     after = stepped(before, Leave("B", 1))
     shards = {at(0): held("A", 3), at(1): free(3)}
     assert after == replace(
-        before, version=NEXT, members={"A": member()}, shards=shards, pending=True
+        before,
+        version=NEXT,
+        members={"A": member()},
+        gone={"B": 1},
+        shards=shards,
+        pending=True,
     )
     assert stepped(after, beat(after, "A")) is after
     knowing = replace(after, allocator=_table())
@@ -974,16 +1067,16 @@ def test_attributes_change_also_while_the_group_cannot_be_dealt() -> None:
     assert (after.order, after.fault) == (True, "allocator bad: raised RuntimeError: no luck")
 
 
-@pytest.mark.parametrize("capacity", [0.0, -1.0, float("nan"), float("inf")])
-@pytest.mark.parametrize("allocator", [balanced, Allocator("unknown here")], ids=lambda a: a.name)
-def test_a_capacity_that_nobody_can_have_is_refused(capacity: float, allocator: Allocator) -> None:
-    before = built({0: held("A")}, "A", allocator=allocator)
-    after, reply = step(before, Join("B", 1, (facts(0),), allocator, capacity))
-    assert after is before
-    assert isinstance(reply, Refused)
-
-
 # Attributes, limits, the end of a group
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, float("nan"), float("inf")])
+def test_no_event_has_a_capacity_or_a_timeout_that_cannot_be(bad: float) -> None:
+    with pytest.raises(BadSetting, match=f"bad capacity {bad} of A: finite, above 0"):
+        Join("A", 1, (), balanced, capacity=bad)
+    for event in (partial(Join, "A", 1, (), balanced), Configure):
+        with pytest.raises(BadSetting, match=f"bad timeout {bad}: seconds, finite, above 0"):
+            event(timeout_s=bad)
 
 
 def test_the_first_who_joins_makes_the_group() -> None:
@@ -1035,17 +1128,18 @@ def test_a_timeout_that_is_the_same_already_changes_nothing() -> None:
     assert stepped(group, Configure(order=False, timeout_s=10.0, allocator=balanced)) is group
 
 
-def test_a_group_takes_no_more_members_than_it_can_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_module, "MEMBERS_MAX", 2)
-    before = built({0: held("A"), 1: held("B")}, "A", "B")
-    after, reply = step(before, join("C", facts(0, 1)))
+def test_a_thousand_members_are_all_that_a_group_can_hold() -> None:
+    before = built({}, *(f"m{n}" for n in range(1_000)))
+    after, reply = step(before, join("A", facts()))
     assert after is before
     assert isinstance(reply, Refused)
     assert (reply, reply.text) == (
         Refused("full", ""),
-        "group 'billing' has 2 members already",
+        "group 'billing' has 1000 members already",
     )
-    assert "A" in stepped(before, join("A", facts(0, 1), 2)).members
+    for event in (join("m7", facts(), 2), Leave("m8", 1)):
+        before = stepped(before, event)
+    assert len(stepped(before, join("A", facts())).members) == 1_000
 
 
 @pytest.mark.parametrize("event", [ShardsChanged, lambda rows: join("B", rows)])
@@ -1062,10 +1156,28 @@ def test_a_group_takes_no_more_shards_than_it_can_hold(
     )
 
 
+def test_a_full_group_takes_in_that_two_became_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_module, "GROUP_SHARDS_MAX", 2)
+    group = built({1: held("A", 3), 2: held("A", 3)}, "A")
+    after, _ = step(group, ShardsChanged(facts(finished(1, 3), finished(2, 3), 5)))
+    assert owners(after) == {5: "A"}
+
+
+def test_a_checkpoint_forced_in_a_full_group_does_not_lock_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(group_module, "GROUP_SHARDS_MAX", 2)
+    group = built({0: held("A", 3), 1: held("A", 3)}, "A")
+    group, _ = step(group, ForceCheckpoint(at(7), 0, 0, finished=False))
+    after, _ = step(group, ShardsChanged(facts(finished(0, 3), 1)))
+    assert at(0) not in after.shards
+
+
 def test_a_deleted_group_keeps_its_version_and_its_highest_epoch() -> None:
-    before = replace(built({0: held("A", 3), 1: held("A", 8)}, "A", order=True), floor=4)
+    before = built({0: held("A", 3), 1: held("A", 8)}, "A", order=True)
+    before = replace(before, floor=4, gone={"B": 1}, removed=5, born=2, configured=3)
     after, reply = step(before, Delete())
-    assert after == Group(NAME, version=NEXT, streams={STREAM: 1}, floor=8)
+    assert after == Group(NAME, version=NEXT, gone={"B": 1, "A": 1}, streams={STREAM: 1}, floor=8)
     assert reply == Settled(NEXT)
     for event in (beat(before, "A"), Release("A", 1, {at(0): 3}), Delete()):
         still, refused = step(after, event)
@@ -1079,10 +1191,14 @@ def test_a_group_begins_anew_only_when_the_old_one_was_swept() -> None:
     assert after is deleted
     assert reply == Refused("no group", "")
     swept, reply = step(deleted, Swept(NEXT))
-    assert swept == Group(NAME, version=NEXT + 1, floor=8)
+    assert swept == Group(NAME, version=NEXT + 1, gone={"A": 1}, floor=8)
     assert reply == Settled(NEXT + 1)
+    after, reply = step(swept, join("A", facts(0), 1))
+    assert after is swept
+    assert reply == Refused("fenced", "")
     anew = stepped(swept, join("A", facts(0), 2))
-    assert (anew.version, anew.shards) == (NEXT + 2, {at(0): held("A", 9, NEXT + 2)})
+    assert (anew.version, anew.born) == (NEXT + 2, NEXT + 2)
+    assert anew.shards == {at(0): held("A", 9, NEXT + 2)}
 
 
 def test_a_group_that_was_made_anew_is_not_swept_by_the_sweep_of_the_old_one() -> None:

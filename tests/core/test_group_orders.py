@@ -24,7 +24,6 @@ from penstock.core.events import (
 from penstock.core.group import step
 from penstock.core.standing import Group
 from tests.core.groups import (
-    LINEAGE,
     NAME,
     VERSION,
     at,
@@ -173,8 +172,31 @@ def test_an_empty_shard_between_that_comes_later_does_not_hide_one_either() -> N
     group = _ordered(0)
     chain = (ShardFacts(0), ShardFacts(1, (0,), finished_at=0), ShardFacts(2, (1,)))
     group = stepped(group, ShardsChanged(facts(*chain)))
-    assert owners(group)[0] == "A"
-    assert 2 in _waiting(group)
+    assert owners(group) == {0: "A", 1: None, 2: None}
+    assert _waiting(group) == [2]
+    group = stepped(group, Configure(timeout_s=3.0))
+    assert group.shards[at(1)] == done(0, (0,))
+    group = _finish(group, 0)
+    assert owners(group) == {2: "A"}
+    assert group.forgotten == 2
+
+
+@pytest.mark.parametrize("order", [True, False])
+def test_an_empty_shard_is_kept_until_its_ancestor_is_read(order: bool) -> None:
+    group = stepped(Group(NAME), join("A", facts(0), order=order))
+    group = stepped(group, ShardsChanged(facts(0, finished(3, 0))))
+    assert group.shards[at(3)] == done(0, (0,))
+    assert _finish(group, 0).shards == {}
+
+
+def test_an_ancestor_forced_back_is_waited_for_also_behind_a_shard_that_was_forgotten() -> None:
+    group = _finish(_ordered(0, 3), 0, 3)
+    assert group.shards == {}
+    back = ForceCheckpoint(at(0), group.floor, 0, finished=False)
+    chain = (ShardFacts(0), finished(3, 0), ShardFacts(7, (3,)))
+    group = stepped(group, back, ShardsChanged(facts(*chain)))
+    assert _waiting(group) == [7]
+    assert owners(_finish(group, 0)) == {7: "A"}
 
 
 def test_a_waiting_shard_that_is_empty_is_done_after_its_ancestors() -> None:
@@ -285,13 +307,6 @@ def test_children_wait_for_a_shard_forced_back() -> None:
     assert _waiting(_finish(group, 0)) == []
 
 
-def test_a_shard_nobody_knew_yet_is_not_freed_by_force_before_its_ancestors() -> None:
-    group = _ordered(0)
-    forced = ForceCheckpoint(at(3), 0, 5, finished=False, parents=LINEAGE[3])
-    after, _ = step(group, forced)
-    assert owners(after).get(3) is None
-
-
 def test_a_checkpoint_forced_to_the_end_of_a_waiting_shard_leaves_it_waiting() -> None:
     group = _ordered(0, 3)
     after = stepped(group, ForceCheckpoint(at(3), 0, 90, finished=True))
@@ -327,7 +342,8 @@ def test_in_any_order_of_events_no_shard_is_owned_before_its_ancestors_are_done(
                 group = _finish(group, index)
         group = stepped(group, ShardsChanged(_with_read(read)))
         if leaves:
-            group = stepped(group, Leave("A", 1), join("A", _with_read(read), 1))
+            now = group.members["A"].incarnation
+            group = stepped(group, Leave("A", now), join("A", _with_read(read), now + 1))
     assert read == set(ALL)
     assert group.shards == {}
 

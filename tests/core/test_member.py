@@ -159,16 +159,48 @@ def test_what_is_being_let_go_is_not_taken_up_again_under_its_epoch() -> None:
     assert _told(seat, 9, {0: 2}) == [Change(at(0), 2, begin=True)]
 
 
-def test_a_risen_epoch_ends_what_is_done_under_the_old_one_and_begins_the_new() -> None:
+def test_under_a_risen_epoch_work_begins_only_when_that_under_the_old_one_has_ended() -> None:
     seat = _seat(s0=1)
-    assert _told(seat, 6, {0: 2}) == [
-        Change(at(0), 1, begin=False),
-        Change(at(0), 2, begin=True),
-    ]
+    assert _told(seat, 6, {0: 2}) == [Change(at(0), 1, begin=False)]
     assert (seat.held, seat.leaving) == ({at(0): 2}, {at(0): 1})
     assert _sent(seat).held == {at(0): 2}
     assert seat.let_go(at(0), 1) == Release("A", 3, {at(0): 1})
     assert (seat.held, seat.leaving) == ({at(0): 2}, {})
+
+
+def test_what_is_granted_again_while_it_is_being_let_go_is_held_and_not_begun() -> None:
+    seat = _seat(s0=1)
+    _told(seat, 6, {})
+    assert _told(seat, 7, {0: 2}) == []
+    assert (seat.held, seat.leaving) == ({at(0): 2}, {at(0): 1})
+
+
+def test_what_was_not_begun_is_not_ended_when_it_is_taken_away() -> None:
+    seat = _seat(s0=1)
+    _told(seat, 6, {0: 2})
+    assert _told(seat, 7, {}) == []
+    assert (seat.held, seat.leaving) == ({}, {at(0): 1})
+    assert _sent(seat).held == {at(0): 1}
+    assert seat.let_go(at(0), 1) == Release("A", 3, {at(0): 2})
+
+
+def test_what_was_not_begun_and_taken_away_is_not_taken_up_again_under_its_epoch() -> None:
+    seat = _seat(s0=1)
+    _told(seat, 6, {0: 2})
+    _told(seat, 7, {})
+    assert _told(seat, 8, {0: 2}) == []
+    assert seat.held == {}
+    seat.let_go(at(0), 1)
+    assert _told(seat, 9, {0: 2}) == []
+    assert _told(seat, 10, {0: 3}) == [Change(at(0), 3, begin=True)]
+
+
+def test_what_was_not_begun_rises_again_without_a_word() -> None:
+    seat = _seat(s0=1)
+    _told(seat, 6, {0: 2})
+    assert _told(seat, 7, {0: 3}) == []
+    assert seat.let_go(at(0), 1) == Release("A", 3, {at(0): 2})
+    assert (seat.held, seat.leaving) == ({at(0): 3}, {})
 
 
 @pytest.mark.parametrize("why", ["fenced", "no group"])

@@ -193,7 +193,7 @@ def test_right_before_writing_it_is_asked_whether_it_still_holds(
         asked.append(backend.changes())
         return answer
 
-    reply = coordinator.apply(GROUP, Evict("A", 1, "silent"), still)
+    reply = coordinator.apply(GROUP, Evict("A", 1, "silent", 10.1), still)
     assert asked == [before]
     assert reply == Settled(2 if answer else 1)
     assert (backend.changes() != before) is answer
@@ -207,7 +207,7 @@ def test_nobody_is_asked_when_nothing_is_to_be_written(backend: Backend) -> None
     def still() -> bool:
         raise AssertionError("asked in vain")
 
-    assert coordinator.apply(GROUP, Evict("X", 1, "silent"), still) == Settled(1)
+    assert coordinator.apply(GROUP, Evict("X", 1, "silent", 10.1), still) == Settled(1)
 
 
 def test_asking_touches_no_store_and_no_clock(backend: Backend) -> None:
@@ -242,6 +242,18 @@ def test_the_epoch_keys_of_a_stream_that_was_made_anew_are_those_of_the_new_one(
     old = StreamFacts("orders", 1, (ShardFacts(0), ShardFacts(1)))
     coordinator.apply(GROUP, Join("A", 1, (old,), balanced))
     coordinator.apply(GROUP, ShardsChanged(StreamFacts("orders", 2, (ShardFacts(0),))))
+    assert _epoch_keys(backend) == {keys.epoch_key(GROUP, 2, 0): keys.epoch_token(2)}
+    assert _epoch_keys(backend) == _epochs_of(coordinator.load(GROUP))
+
+
+def test_a_checkpoint_forced_in_a_shard_not_heard_of_yet_makes_it_known(backend: Backend) -> None:
+    stream = _stream(backend, 2)
+    coordinator = _coordinator(backend)
+    first = StreamFacts(stream.name, stream.id, (ShardFacts(0),))
+    coordinator.apply(GROUP, Join("A", 1, (first,), balanced))
+    reply = coordinator.apply(GROUP, ForceCheckpoint(at(1), 0, 7, finished=False))
+    assert reply == Settled(2)
+    assert _checkpoint(backend, stream, 1) == Checkpoint(7, 0)
     assert _epoch_keys(backend) == _epochs_of(coordinator.load(GROUP))
 
 
@@ -295,16 +307,12 @@ def test_a_forced_checkpoint_fences_who_works_there(backend: Backend) -> None:
     assert reply == Settled(2)
     with pytest.raises(Fenced):
         backend.commit(_commit(_grant(stream, 0, 1), 5, 9))
-    moved = _checkpoint(backend, stream, 0)
-    assert moved is not None
-    assert moved.next == 2
+    assert _checkpoint(backend, stream, 0) == Checkpoint(2, 1)
     backend.commit(_commit(_grant(stream, 1, 1), 5, 9))
     beat = _beat(coordinator.load(GROUP), "A")
     assert _granted(coordinator.apply(GROUP, beat)) == {0: 2, 1: 1}
     backend.commit(_commit(_grant(stream, 0, 2), 2, 9))
-    again = _checkpoint(backend, stream, 0)
-    assert again is not None
-    assert again.next == 9
+    assert _checkpoint(backend, stream, 0) == Checkpoint(9, 2)
 
 
 def test_a_checkpoint_is_forced_where_nothing_was_committed_yet(backend: Backend) -> None:
@@ -312,9 +320,7 @@ def test_a_checkpoint_is_forced_where_nothing_was_committed_yet(backend: Backend
     coordinator = _coordinator(backend)
     coordinator.apply(GROUP, _join(stream, "A"))
     coordinator.apply(GROUP, ForceCheckpoint(at(0), 1, 7, finished=False))
-    moved = _checkpoint(backend, stream, 0)
-    assert moved is not None
-    assert moved.next == 7
+    assert _checkpoint(backend, stream, 0) == Checkpoint(7, 0)
 
 
 def test_a_late_forced_checkpoint_moves_nothing(backend: Backend) -> None:
@@ -372,10 +378,7 @@ def test_a_commit_between_does_not_get_lost_under_a_forced_checkpoint() -> None:
     backend.next.append(lambda: backend.commit(_commit(_grant(stream, 0, 1), 0, 5)))
     coordinator.apply(GROUP, ForceCheckpoint(at(0), 1, 2, finished=False))
     assert backend.tried == [False, True]
-    moved = _checkpoint(backend, stream, 0)
-    assert moved is not None
-    assert moved.next == 2
-    assert moved.commits >= 1
+    assert _checkpoint(backend, stream, 0) == Checkpoint(2, 1)
 
 
 # Races and lost answers
@@ -616,7 +619,7 @@ def test_any_call_sweeps_what_a_deleted_group_left(backend: Backend) -> None:
     coordinator.apply(GROUP, Delete())
     assert coordinator.apply(GROUP, Leave("A", 1)) == Refused("no group", "")
     assert _left_behind(backend, GROUP) == []
-    assert coordinator.load(GROUP) == Group(GROUP, version=3, floor=1)
+    assert coordinator.load(GROUP) == Group(GROUP, version=3, gone={"A": 1}, floor=1)
     before = backend.changes()
     assert coordinator.apply(GROUP, Leave("A", 1)) == Refused("no group", "")
     assert backend.changes() == before

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import queue
 import random
-import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +19,9 @@ import pyarrow as pa
 import lmdb
 import penstock
 from penstock.backends.lmdb import batch as batches
-from penstock.backends.lmdb.files import filesystem_of
 from penstock.core.batch import Batch, Row
-from penstock.core.errors import BadSetting
 from penstock.core.schema import SCHEMA
-from penstock.testing.bench.measure import Progress, alternating, quantile, timed
+from penstock.testing.bench.measure import Progress, alternating, quantile, timed, workplace
 
 RECORD_BYTES = 100
 BATCH_RECORDS = 1_000
@@ -39,7 +32,7 @@ _STORE = bytes(16)
 
 def run(directory: Path | None, say: Progress) -> dict[str, Any]:
     """All figures; ``say`` is told what is being measured."""
-    with _workplace(directory) as place:
+    with workplace(directory) as place:
         figures: dict[str, Any] = {"rounds": ROUNDS, "record_bytes": RECORD_BYTES}
         for title, measure in (
             ("appending Arrow batches", _append_arrow),
@@ -53,22 +46,6 @@ def run(directory: Path | None, say: Progress) -> dict[str, Any]:
             say(title)
             figures |= measure(place)
         return figures
-
-
-@contextmanager
-def _workplace(directory: Path | None) -> Iterator[Path]:
-    """A fresh directory on a real disk."""
-    mounts = Path("/proc/self/mountinfo").read_text()
-    for root in [directory] if directory else [Path(tempfile.gettempdir()), Path.cwd()]:
-        if filesystem_of(os.path.realpath(root), mounts) not in ("tmpfs", "ramfs"):
-            break
-    else:
-        raise BadSetting("only memory file systems here: name a directory on a disk with --dir")
-    place = Path(tempfile.mkdtemp(prefix="penstock-bench-", dir=root))
-    try:
-        yield place
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
 
 
 def _arrow_batch() -> pa.RecordBatch:

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import statistics
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from penstock.backends.lmdb.files import filesystem_of
+from penstock.core.errors import BadSetting
 
 Progress = Callable[[str], None]
 
@@ -38,3 +46,19 @@ def alternating(
 def quantile(values: list[float], share: float) -> float:
     ordered = sorted(values)
     return ordered[min(int(len(ordered) * share), len(ordered) - 1)]
+
+
+@contextmanager
+def workplace(directory: Path | None) -> Iterator[Path]:
+    """A fresh directory on a real disk."""
+    mounts = Path("/proc/self/mountinfo").read_text()
+    for root in [directory] if directory else [Path(tempfile.gettempdir()), Path.cwd()]:
+        if filesystem_of(os.path.realpath(root), mounts) not in ("tmpfs", "ramfs"):
+            break
+    else:
+        raise BadSetting("only memory file systems here: name a directory on a disk with --dir")
+    place = Path(tempfile.mkdtemp(prefix="penstock-bench-", dir=root))
+    try:
+        yield place
+    finally:
+        shutil.rmtree(place, ignore_errors=True)

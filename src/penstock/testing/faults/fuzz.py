@@ -18,11 +18,16 @@ from typing import Any, NamedTuple
 from penstock.backends.lmdb import batch as batches
 from penstock.backends.lmdb import rows
 from penstock.codec.registry import find_codec
+from penstock.core import group_bytes
+from penstock.core.assign import Allocator, balanced
 from penstock.core.batch import Batch, Row, arrow_of
 from penstock.core.errors import PenstockError
-from penstock.core.model import RecordId, StreamInfo, even_shards
+from penstock.core.events import Join, Leave, ShardFacts, Stop, StreamFacts
+from penstock.core.group import step
+from penstock.core.model import RecordId, ShardId, StreamInfo, even_shards
 from penstock.core.names import checked_name, from_one_word
 from penstock.core.quantities import go_duration_ns, seconds, size_bytes
+from penstock.core.standing import Group
 from penstock.testing.faults.children import Child, dice
 
 MEMORY_BYTES = 3 * 2**30
@@ -93,6 +98,19 @@ def _codec(name: str) -> Callable[[bytes], object]:
     return find_codec(name).decode
 
 
+def _group() -> bytes:
+    orders = StreamFacts("a/b", 1, (ShardFacts(0), ShardFacts(1), ShardFacts(2, (0, 1))))
+    group = Group("billing")
+    for event in (
+        Join("ann", 7, (orders,), balanced, order=True),
+        Join("bob", 8, (orders,), balanced),
+        Stop(ShardId("a/b", 0), 1),
+        Leave("bob", 8),
+    ):
+        group, _ = step(group, event)
+    return group_bytes.encoded(group)
+
+
 _SHARD_ROW = rows.ShardRow(5, True, bytes(17), b"\1" + bytes(16), (1, 2))
 _STREAM_ROW = rows.StreamRow("a/b", "json", "md5-range", 5.0, None, 9)
 
@@ -104,6 +122,7 @@ DECODERS: dict[str, Decoder] = {
     "small row": Decoder(
         [rows.sealed_row(_ROW_KEY, b"value", 7)], lambda value: rows.opened_row(_ROW_KEY, value)
     ),
+    "group": Decoder([_group()], lambda value: group_bytes.decoded(value, Allocator)),
     "record id": Decoder([b"shop/orders:2+17", b"a:0+0"], _text(RecordId.parse)),
     "name": Decoder([b"shop/orders", b"a.b_c-d"], _text(checked_name)),
     "one word": Decoder([b"shop--orders", b"plain"], _text(from_one_word)),
