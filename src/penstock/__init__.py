@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from penstock.core.errors import (
+    BadAllocation,
     BadBatch,
     BadHub,
     BadName,
@@ -24,6 +25,7 @@ from penstock.core.errors import (
     BadStored,
     BadValue,
     Closed,
+    Contended,
     Damaged,
     DiskFull,
     Fenced,
@@ -44,6 +46,7 @@ from penstock.core.errors import (
     StoreGone,
     StreamExists,
     TruncatedStore,
+    UnknownAllocator,
     UnknownCodec,
     UnknownOutcome,
     UnknownShard,
@@ -77,6 +80,7 @@ _LATER = {
 __all__ = [
     "SCHEMA",
     "Appender",
+    "BadAllocation",
     "BadBatch",
     "BadHub",
     "BadName",
@@ -88,6 +92,7 @@ __all__ = [
     "BadValue",
     "Bounds",
     "Closed",
+    "Contended",
     "Damaged",
     "DiskFull",
     "Fenced",
@@ -117,6 +122,7 @@ __all__ = [
     "StreamExists",
     "StreamInfo",
     "TruncatedStore",
+    "UnknownAllocator",
     "UnknownCodec",
     "UnknownOutcome",
     "UnknownShard",

@@ -14,6 +14,7 @@ from penstock.core.assign import Allocator, balanced
 from penstock.core.events import (
     Configure,
     Delete,
+    Denied,
     Event,
     Evict,
     Fence,
@@ -23,7 +24,6 @@ from penstock.core.events import (
     Join,
     Leave,
     Proof,
-    Refused,
     Release,
     Resume,
     ShardFacts,
@@ -135,7 +135,7 @@ def stepped(group: Group, *events: Event) -> Group:
     """The group after events that it does not refuse."""
     for event in events:
         group, reply = step(group, event)
-        assert not isinstance(reply, Refused), reply
+        assert not isinstance(reply, Denied), reply
     return group
 
 

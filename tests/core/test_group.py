@@ -18,6 +18,7 @@ from penstock.core.errors import BadSetting
 from penstock.core.events import (
     Configure,
     Delete,
+    Denied,
     Event,
     Evict,
     Fence,
@@ -25,7 +26,6 @@ from penstock.core.events import (
     Heartbeat,
     Join,
     Leave,
-    Refused,
     Release,
     Resume,
     Settled,
@@ -425,7 +425,7 @@ def test_fencing_what_nobody_owns_is_late(standing: Standing | None) -> None:
     before = built({**shards, **({} if standing is None else {0: standing})}, order=True)
     after, reply = step(before, Fence(at(0), 3))
     assert after is before
-    assert reply == Refused("late", "")
+    assert reply == Denied("late", "")
 
 
 def test_edge_forget_once_no_descendant_waits() -> None:
@@ -635,7 +635,7 @@ def test_a_group_that_is_not_there_refuses_all_but_a_join(event: Event) -> None:
         assert after.exists
     else:
         assert after is before
-        assert isinstance(event, Swept) or reply == Refused("no group", "")
+        assert isinstance(event, Swept) or reply == Denied("no group", "")
 
 
 @pytest.mark.parametrize(
@@ -676,7 +676,7 @@ def test_an_event_of_another_time_changes_nothing(event: Event, why: str | None)
     before = replace(before, members={"A": member(2), "B": member()}, floor=2)
     after, reply = step(before, event)
     assert after is before
-    assert (reply.why if isinstance(reply, Refused) else None) == why
+    assert (reply.why if isinstance(reply, Denied) else None) == why
 
 
 def test_a_release_of_another_epoch_changes_nothing() -> None:
@@ -704,7 +704,7 @@ def test_a_join_that_comes_again_does_not_bring_back_who_is_gone(events: list[Ev
     for incarnation in (1, 2):
         after, reply = step(group, join("A", facts(0), incarnation))
         assert after is group
-        assert reply == Refused("fenced", "")
+        assert reply == Denied("fenced", "")
     assert set(stepped(group, join("A", facts(0), 4)).members) == {"A", "B"}
 
 
@@ -721,7 +721,7 @@ def test_a_late_stop_does_not_stop_what_was_resumed() -> None:
     group = stepped(group, Stop(at(0), 3), Resume(at(0), 3))
     after, reply = step(group, Stop(at(0), 3))
     assert after is group
-    assert reply == Refused("late", "")
+    assert reply == Denied("late", "")
 
 
 @pytest.mark.parametrize("standing", [free(3), waiting(3, (1,))], ids=["free", "waiting"])
@@ -785,7 +785,7 @@ def test_any_event_on_any_group_is_taken_in_once_or_not_at_all(ops: list[Op], op
     event = event_of(group, op)
     after, reply = step(group, event)
     assert after is group or after.version == group.version + 1
-    assert not (isinstance(reply, Refused) and after is not group)
+    assert not (isinstance(reply, Denied) and after is not group)
     again, same_reply = step(group, event)
     assert (again, again.moves, same_reply) == (after, after.moves, reply)
     twice, _ = step(after, event)
@@ -833,7 +833,7 @@ def test_an_older_incarnation_is_refused_and_the_newer_one_not_disturbed() -> No
     for late in late_ones:
         after, reply = step(group, late)
         assert after is group
-        assert reply == Refused("fenced", "")
+        assert reply == Denied("fenced", "")
 
 
 def test_an_eviction_names_the_incarnation_that_was_silent() -> None:
@@ -981,8 +981,8 @@ def test_a_member_that_disagrees_about_the_allocator_is_refused(other: Allocator
     before = built({0: held("A")}, "A")
     after, reply = step(before, join("B", facts(0), allocator=other))
     assert after is before
-    assert isinstance(reply, Refused)
-    assert reply == Refused("allocator", "")
+    assert isinstance(reply, Denied)
+    assert reply == Denied("allocator", "")
     assert reply.text == (
         "group 'billing' is dealt by 'balanced' version '1', "
         f"not by {other.name!r} version {other.version!r}"
@@ -1003,8 +1003,8 @@ def test_a_join_that_cannot_be_dealt_is_refused_and_the_old_assignment_stands(
     before = built(_MANY, "A", allocator=_NAMED_ONLY)
     after, reply = step(before, Join("B", 1, (rows_of(40),), bad))
     assert after is before
-    assert isinstance(reply, Refused)
-    assert reply == Refused("allocation", "")
+    assert isinstance(reply, Denied)
+    assert reply == Denied("allocation", "")
     assert reply.text.startswith("allocator table: ")
 
 
@@ -1056,7 +1056,7 @@ def test_an_allocator_that_cannot_deal_is_not_configured() -> None:
     before = built({0: held("A", 3)}, "A")
     after, reply = step(before, Configure(allocator=Allocator("bad", deal=_raising), timeout_s=3.0))
     assert after is before
-    assert reply == Refused("allocation", "")
+    assert reply == Denied("allocation", "")
     assert stepped(before, Configure(allocator=round_robin)).allocator is round_robin
 
 
@@ -1132,9 +1132,9 @@ def test_a_thousand_members_are_all_that_a_group_can_hold() -> None:
     before = built({}, *(f"m{n}" for n in range(1_000)))
     after, reply = step(before, join("A", facts()))
     assert after is before
-    assert isinstance(reply, Refused)
+    assert isinstance(reply, Denied)
     assert (reply, reply.text) == (
-        Refused("full", ""),
+        Denied("full", ""),
         "group 'billing' has 1000 members already",
     )
     for event in (join("m7", facts(), 2), Leave("m8", 1)):
@@ -1149,9 +1149,9 @@ def test_a_group_takes_no_more_shards_than_it_can_hold(
     before = built({0: held("A")}, "A")
     after, reply = step(before, event(rows_of(GROUP_SHARDS_MAX + 1)))
     assert after is before
-    assert isinstance(reply, Refused)
+    assert isinstance(reply, Denied)
     assert (reply, reply.text) == (
-        Refused("full", ""),
+        Denied("full", ""),
         "group 'billing' would have 20001 shards, of at most 20000",
     )
 
@@ -1182,20 +1182,20 @@ def test_a_deleted_group_keeps_its_version_and_its_highest_epoch() -> None:
     for event in (beat(before, "A"), Release("A", 1, {at(0): 3}), Delete()):
         still, refused = step(after, event)
         assert still is after
-        assert refused == Refused("no group", "")
+        assert refused == Denied("no group", "")
 
 
 def test_a_group_begins_anew_only_when_the_old_one_was_swept() -> None:
     deleted = stepped(built({0: held("A", 3), 1: held("A", 8)}, "A"), Delete())
     after, reply = step(deleted, join("A", facts(0), 2))
     assert after is deleted
-    assert reply == Refused("no group", "")
+    assert reply == Denied("no group", "")
     swept, reply = step(deleted, Swept(NEXT))
     assert swept == Group(NAME, version=NEXT + 1, gone={"A": 1}, floor=8)
     assert reply == Settled(NEXT + 1)
     after, reply = step(swept, join("A", facts(0), 1))
     assert after is swept
-    assert reply == Refused("fenced", "")
+    assert reply == Denied("fenced", "")
     anew = stepped(swept, join("A", facts(0), 2))
     assert (anew.version, anew.born) == (NEXT + 2, NEXT + 2)
     assert anew.shards == {at(0): held("A", 9, NEXT + 2)}

@@ -24,6 +24,7 @@ from penstock.core.assign import Allocator, balanced
 from penstock.core.events import (
     Configure,
     Delete,
+    Denied,
     Event,
     Evict,
     Fence,
@@ -32,7 +33,6 @@ from penstock.core.events import (
     Heartbeat,
     Join,
     Leave,
-    Refused,
     Release,
     Reply,
     Resume,
@@ -163,7 +163,7 @@ class Members(RuleBasedStateMachine):
         self.unordered = True
         epoch = self.group.floor if standing is None else standing.epoch
         event = ForceCheckpoint(at(index), epoch, 0, False, LINEAGE[index])
-        assert not isinstance(self._step(event), Refused)
+        assert not isinstance(self._step(event), Denied)
         return event
 
     @rule(target=bag, index=SHARDS)
@@ -349,7 +349,7 @@ class Members(RuleBasedStateMachine):
         self.group, reply = step(before, event)
         if self.group is before:
             return reply
-        assert not isinstance(reply, Refused)
+        assert not isinstance(reply, Denied)
         assert self.group.version == before.version + 1
         _check_moves(before, event, self.group)
         self._check_owners(before, event)

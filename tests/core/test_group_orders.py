@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from penstock.core.events import (
     Configure,
     Delete,
+    Denied,
     ForceCheckpoint,
     Leave,
-    Refused,
     ShardFacts,
     ShardsChanged,
     StreamFacts,
@@ -317,7 +317,7 @@ def test_a_forced_checkpoint_of_the_wrong_epoch_is_late() -> None:
     group = _ordered(0, 3)
     after, reply = step(group, ForceCheckpoint(at(3), 7, 90, finished=True))
     assert after is group
-    assert reply == Refused("late", "")
+    assert reply == Denied("late", "")
 
 
 def test_epochs_go_on_when_a_stream_is_dropped_and_comes_back() -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.core.events import Heartbeat, Refused, Release, Settled
+from penstock.core.events import Denied, Heartbeat, Release, Settled
 from penstock.core.member import LEASE_SHARE, Change, Seat
 from tests.core.groups import answer, at
 
@@ -81,7 +81,7 @@ def test_an_answer_that_comes_twice_changes_nothing_the_second_time() -> None:
 
 def test_an_answer_nobody_waits_for_is_not_heeded_even_if_it_refuses() -> None:
     seat = _seat(s0=1)
-    assert seat.answered(0, Refused("fenced", "")) == []
+    assert seat.answered(0, Denied("fenced", "")) == []
     assert not seat.over
 
 
@@ -207,7 +207,7 @@ def test_what_was_not_begun_rises_again_without_a_word() -> None:
 def test_who_is_refused_is_over(why: str) -> None:
     seat = _seat(s0=1)
     _sent(seat)
-    assert seat.answered(1, Refused(why, "")) == []  # type: ignore[arg-type]
+    assert seat.answered(1, Denied(why, "")) == []  # type: ignore[arg-type]
     assert seat.over
     assert seat.in_doubt(100.0)
 

@@ -20,6 +20,7 @@ from penstock.core.errors import BadStored, Contended, Fenced, NewerFormat, Unkn
 from penstock.core.events import (
     Configure,
     Delete,
+    Denied,
     Event,
     Evict,
     Fence,
@@ -28,7 +29,6 @@ from penstock.core.events import (
     Heartbeat,
     Join,
     Leave,
-    Refused,
     Reply,
     Settled,
     ShardFacts,
@@ -139,7 +139,7 @@ def test_a_group_nobody_made_does_not_exist(backend: Backend) -> None:
     coordinator = _coordinator(backend)
     before = backend.changes()
     assert coordinator.load(GROUP) == Group(GROUP)
-    assert coordinator.apply(GROUP, Leave("A", 1)) == Refused("no group", "")
+    assert coordinator.apply(GROUP, Leave("A", 1)) == Denied("no group", "")
     assert backend.changes() == before
 
 
@@ -161,7 +161,7 @@ def test_a_refused_event_writes_nothing(backend: Backend) -> None:
     before = backend.changes()
     refused: list[Event] = [Fence(at(0), 9), Heartbeat("A", 7, 1, 1, {}), Stop(at(9), 0)]
     for event in refused:
-        assert isinstance(coordinator.apply(GROUP, event), Refused)
+        assert isinstance(coordinator.apply(GROUP, event), Denied)
     assert backend.changes() == before
 
 
@@ -330,7 +330,7 @@ def test_a_late_forced_checkpoint_moves_nothing(backend: Backend) -> None:
     coordinator.apply(GROUP, ForceCheckpoint(at(0), 1, 7, finished=False))
     before = list(backend.scan(b""))
     late = coordinator.apply(GROUP, ForceCheckpoint(at(0), 1, 3, finished=False))
-    assert late == Refused("late", "")
+    assert late == Denied("late", "")
     assert list(backend.scan(b"")) == before
 
 
@@ -586,7 +586,7 @@ def test_a_deleted_group_refuses_its_members_and_their_commits(backend: Backend)
     coordinator.apply(GROUP, _join(stream, "A"))
     beat = _beat(coordinator.load(GROUP), "A")
     coordinator.apply(GROUP, Delete())
-    assert coordinator.apply(GROUP, beat) == Refused("no group", "")
+    assert coordinator.apply(GROUP, beat) == Denied("no group", "")
     with pytest.raises(Fenced):
         backend.commit(_commit(_grant(stream, 0, 1), 0, 5))
 
@@ -617,11 +617,11 @@ def test_any_call_sweeps_what_a_deleted_group_left(backend: Backend) -> None:
     _worked(backend, stream, GROUP, 4)
     coordinator = _coordinator(backend)
     coordinator.apply(GROUP, Delete())
-    assert coordinator.apply(GROUP, Leave("A", 1)) == Refused("no group", "")
+    assert coordinator.apply(GROUP, Leave("A", 1)) == Denied("no group", "")
     assert _left_behind(backend, GROUP) == []
     assert coordinator.load(GROUP) == Group(GROUP, version=3, gone={"A": 1}, floor=1)
     before = backend.changes()
-    assert coordinator.apply(GROUP, Leave("A", 1)) == Refused("no group", "")
+    assert coordinator.apply(GROUP, Leave("A", 1)) == Denied("no group", "")
     assert backend.changes() == before
 
 

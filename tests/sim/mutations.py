@@ -61,6 +61,16 @@ REGRANTED = Change(
 )
 ANY_ANSWER = Change(MEMBER, "if self._waiting_for != beat:\n            return []", "if False: ...")
 
+UNSTEADY = {
+    "kills": 400,
+    "leaves": 150,
+    "latency_s": 0.3,
+    "members": 4,
+    "shards": 8,
+    "spikes": 0.02,
+}
+"""Members come and go so fast that transfers are called off half-way."""
+
 MUTATIONS = [
     _one(
         "a shard is granted before its owner has let go", 10, DRAFT,
@@ -212,10 +222,12 @@ MUTATIONS = [
         "work under an older epoch is not waited for", 40, GROUP,
         "if standing.granted <= event.seen and shard not in event.held",
         "if standing.granted <= event.seen and event.held.get(shard) != standing.epoch",
-        fences=400, leaves=200, slow=120,
+        fences=400, leaves=200, slow=120, latency_s=0.3, servers=0,
     ),
     Mutation("what was let go is given back under its epoch", 10, (REGRANTED,)),
-    Mutation("what was let go is taken up again under its epoch", 0, (RETAKEN,)),
+    Mutation(
+        "what was let go is taken up again under its epoch", 40, (RETAKEN,), UNSTEADY,
+    ),
     Mutation("the answer to an older heartbeat is heeded", 0, (ANY_ANSWER,)),
     Mutation("an older version of the group is heeded", 0, (OLD_VERSION,)),
     Mutation("several heartbeats at once", 0, TWO_IN_FLIGHT),
@@ -229,7 +241,7 @@ MUTATIONS = [
     ),
     Mutation(
         "several heartbeats at once, what was let go is taken up again", 40,
-        (*TWO_IN_FLIGHT, RETAKEN),
+        (*TWO_IN_FLIGHT, RETAKEN), UNSTEADY,
     ),
     Mutation(
         "several heartbeats at once, an older version of the group is heeded", 40,

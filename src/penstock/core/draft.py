@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from penstock.core.assign import dealt
@@ -29,6 +29,7 @@ class Draft:
         self.streams = dict(group.streams)
         self.gone = dict(group.gone)
         self.removed = group.removed
+        self.forgotten = group.forgotten
         self.hints: dict[ShardId, str] = {}
         """Who should rather get a free shard: the same name under its old incarnation."""
         self.floor = group.floor
@@ -43,10 +44,7 @@ class Draft:
         """Take a member away: what it owned becomes free, what it was promised stays."""
         if member not in self.members:
             return
-        self.gone.pop(member, None)
-        self.gone[member] = self.members.pop(member).incarnation
-        for name in list(self.gone)[:-GONE_KEPT]:
-            del self.gone[name]
+        self.gone = remembered(self.gone, {member: self.members.pop(member).incarnation})
         for shard, standing in self.group.shards.items():
             if standing.owner == member:
                 self.go(shard, "4 gone" if standing.state == "held" else "9 gone", "free")
@@ -79,6 +77,11 @@ class Draft:
             self.go(shard, f"8 {state}", "done")
             self._disown(shard)
 
+    def recall(self, shard: ShardId, parents: tuple[int, ...]) -> None:
+        """A shard that the group does not know: forgotten as done, or not heard of yet."""
+        self.shards[shard] = Standing("done", self.floor, parents=parents)
+        self.forgotten = max(self.forgotten - 1, 0)
+
     def reopen(self, shard: ShardId) -> None:
         """Its checkpoint was moved back."""
         if self.shards[shard].state == "done":
@@ -90,7 +93,11 @@ class Draft:
         known = self.streams.get(facts.stream)
         if known is not None and facts.id < known:
             return
+        fresh = facts.seen >= self.group.removed or (known is not None and facts.id > known)
+        if known is None and not fresh:
+            return
         if known is not None and (facts.id > known or not facts.shards):
+            self.removed = self.version
             self._drop(shard for shard in list(self.shards) if shard.stream == facts.stream)
         if not facts.shards:
             self.streams.pop(facts.stream, None)
@@ -98,7 +105,6 @@ class Draft:
         self.streams[facts.stream] = facts.id
         entering = []
         current = facts.seen >= self.group.born
-        fresh = facts.seen >= self.group.removed or (known is not None and facts.id > known)
         for fact in facts.shards:
             shard = ShardId(facts.stream, fact.index)
             standing = self.shards.get(shard)
@@ -127,7 +133,7 @@ class Draft:
             shards=self.shards,
             floor=self.floor,
             removed=self.removed,
-            forgotten=self.group.forgotten + sum(m.edge == "forget" for m in self.moves),
+            forgotten=self.forgotten + sum(move.edge == "forget" for move in self.moves),
             pending=fault is not None,
             fault=fault or "",
             moves=tuple(self.moves),
@@ -248,3 +254,9 @@ class Draft:
 
     def _disown(self, shard: ShardId) -> None:
         self.shards[shard] = self.shards[shard]._replace(owner=None, next=None, granted=0)
+
+
+def remembered(gone: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
+    """Those who left, the last ones last, and not too many."""
+    kept = {name: incarnation for name, incarnation in gone.items() if name not in more}
+    return dict([*kept.items(), *more.items()][-GONE_KEPT:])

@@ -218,14 +218,14 @@ class Settled:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class Denied:
     """Nothing was changed."""
 
     why: Why
     text: str = field(compare=False)
 
 
-Reply = Granted | Settled | Refused
+Reply = Granted | Settled | Denied
 
 
 def _check_timeout(timeout_s: float) -> None:

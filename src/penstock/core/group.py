@@ -57,10 +57,11 @@ from dataclasses import replace
 from typing import assert_never
 
 from penstock.core.assign import Allocator
-from penstock.core.draft import Draft
+from penstock.core.draft import Draft, remembered
 from penstock.core.events import (
     Configure,
     Delete,
+    Denied,
     Event,
     Evict,
     Fence,
@@ -69,7 +70,6 @@ from penstock.core.events import (
     Heartbeat,
     Join,
     Leave,
-    Refused,
     Release,
     Reply,
     Resume,
@@ -79,7 +79,7 @@ from penstock.core.events import (
     Swept,
 )
 from penstock.core.model import ShardId
-from penstock.core.standing import Group, Member, Standing
+from penstock.core.standing import Group, Member
 
 MEMBERS_MAX = 1_000
 GROUP_SHARDS_MAX = 20_000
@@ -88,7 +88,7 @@ GROUP_SHARDS_MAX = 20_000
 def step(group: Group, event: Event) -> tuple[Group, Reply]:
     """The group after the event, and the answer to whoever sent it."""
     if not group.exists and not isinstance(event, Join | Swept):
-        return group, Refused("no group", f"there is no group {group.name!r}")
+        return group, Denied("no group", f"there is no group {group.name!r}")
     match event:
         case Heartbeat():
             return _heartbeat(group, event)
@@ -152,9 +152,9 @@ def _join(group: Group, event: Join) -> tuple[Group, Reply]:
     if others and event.allocator != group.allocator:
         return group, _disagrees(group, event.allocator)
     if others >= MEMBERS_MAX:
-        return group, Refused("full", f"group {group.name!r} has {others} members already")
+        return group, Denied("full", f"group {group.name!r} has {others} members already")
     if not group.exists and group.streams:
-        return group, Refused("no group", f"group {group.name!r} is being deleted")
+        return group, Denied("no group", f"group {group.name!r} is being deleted")
     entered = replace(group, exists=True, allocator=event.allocator)
     if not group.exists:
         entered = replace(
@@ -168,11 +168,11 @@ def _join(group: Group, event: Join) -> tuple[Group, Reply]:
     )
     for facts in event.streams:
         draft.take_in(facts)
-    if len(draft.shards) > GROUP_SHARDS_MAX:
-        return group, _too_many(group, len(draft.shards))
     after = draft.finished()
+    if _is_too_full(group, after):
+        return group, _too_many(after)
     if after.fault:
-        return group, Refused("allocation", after.fault)
+        return group, Denied("allocation", after.fault)
     return after, _granted(after, event.member)
 
 
@@ -199,8 +199,6 @@ def _gone(group: Group, event: Leave | Evict) -> tuple[Group, Reply]:
 def _shards_changed(group: Group, event: ShardsChanged) -> tuple[Group, Reply]:
     draft = Draft(group)
     draft.take_in(event.stream)
-    if len(draft.shards) > GROUP_SHARDS_MAX:
-        return group, _too_many(group, len(draft.shards))
     return _settled(draft)
 
 
@@ -245,7 +243,7 @@ def _force(group: Group, event: ForceCheckpoint) -> tuple[Group, Reply]:
         return group, _late(event.shard)
     draft = Draft(group)
     if standing is None:
-        draft.shards[event.shard] = Standing("done", group.floor, parents=event.parents)
+        draft.recall(event.shard, event.parents)
     draft.fence(event.shard)
     if event.finished:
         draft.done(event.shard)
@@ -265,19 +263,17 @@ def _configure(group: Group, event: Configure) -> tuple[Group, Reply]:
     draft = Draft(changed, group)
     after = draft.finished()
     if event.allocator is not None and after.fault:
-        return group, Refused("allocation", after.fault)
+        return group, Denied("allocation", after.fault)
     return after, Settled(after.version)
 
 
 def _delete(group: Group) -> tuple[Group, Reply]:
-    draft = Draft(group)
-    for member in group.members:
-        draft.without(member)
     highest = max((standing.epoch for standing in group.shards.values()), default=0)
+    incarnations = {name: member.incarnation for name, member in group.members.items()}
     after = Group(
         group.name,
         version=group.version + 1,
-        gone=draft.gone,
+        gone=remembered(group.gone, incarnations),
         streams=group.streams,
         floor=max(group.floor, highest),
     )
@@ -306,7 +302,13 @@ def _is_member(group: Group, name: str, incarnation: int) -> bool:
 
 def _settled(draft: Draft) -> tuple[Group, Reply]:
     after = draft.finished()
+    if _is_too_full(draft.before, after):
+        return draft.before, _too_many(after)
     return after, Settled(after.version)
+
+
+def _is_too_full(before: Group, after: Group) -> bool:
+    return len(after.shards) > max(GROUP_SHARDS_MAX, len(before.shards))
 
 
 def _granted(group: Group, member: str, beat: int = 0) -> Granted:
@@ -321,24 +323,26 @@ def _granted(group: Group, member: str, beat: int = 0) -> Granted:
     return Granted(group.version, shards, group.streams, beat, timeout_s, group.fault)
 
 
-def _fenced(group: Group, member: str) -> Refused:
-    return Refused("fenced", f"group {group.name!r} does not know this incarnation of {member!r}")
+def _fenced(group: Group, member: str) -> Denied:
+    return Denied("fenced", f"group {group.name!r} does not know this incarnation of {member!r}")
 
 
-def _late(shard: ShardId) -> Refused:
-    return Refused("late", f"{shard} has another epoch by now")
+def _late(shard: ShardId) -> Denied:
+    return Denied("late", f"{shard} has another epoch by now")
 
 
-def _disagrees(group: Group, allocator: Allocator) -> Refused:
+def _disagrees(group: Group, allocator: Allocator) -> Denied:
     ours = group.allocator
-    return Refused(
+    return Denied(
         "allocator",
         f"group {group.name!r} is dealt by {ours.name!r} version {ours.version!r}, not by "
         f"{allocator.name!r} version {allocator.version!r}",
     )
 
 
-def _too_many(group: Group, shards: int) -> Refused:
-    return Refused(
-        "full", f"group {group.name!r} would have {shards} shards, of at most {GROUP_SHARDS_MAX}"
+def _too_many(group: Group) -> Denied:
+    return Denied(
+        "full",
+        f"group {group.name!r} would have {len(group.shards)} shards, of at most "
+        f"{GROUP_SHARDS_MAX}",
     )

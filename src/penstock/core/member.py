@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from penstock.core.events import Granted, Heartbeat, Refused, Release, Reply
+from penstock.core.events import Denied, Granted, Heartbeat, Release, Reply
 from penstock.core.model import ShardId
 
 LEASE_SHARE = 0.9
@@ -75,7 +75,7 @@ class Seat:
             return []
         self._waiting_for = None
         match reply:
-            case Refused():
+            case Denied():
                 self.over = True
                 return []
             case Granted() if reply.version >= self.seen:
@@ -88,7 +88,8 @@ class Seat:
 
     def let_go(self, shard: ShardId, epoch: int) -> Release | None:
         """Nothing is worked on there any more; what to tell the group, if it did not know. If the
-        shard is held after this, under a newer epoch, work on it may begin now."""
+        shard is held after this, under a newer epoch, work on it may begin now: never before."""
+        assert self.leaving.get(shard, epoch) >= epoch, f"{shard}: let go of the older epoch first"
         self._let_go[shard] = dead = max(epoch, self._let_go.get(shard, 0))
         if self.leaving.get(shard) == epoch:
             del self.leaving[shard]

@@ -16,7 +16,7 @@ from penstock.core import keys
 from penstock.core.assign import Allocator, named
 from penstock.core.checkpoint import Checkpoint
 from penstock.core.errors import Contended, UnknownAllocator, UnknownOutcome
-from penstock.core.events import Event, ForceCheckpoint, Refused, Reply, Settled, Swept
+from penstock.core.events import Denied, Event, ForceCheckpoint, Reply, Settled, Swept
 from penstock.core.group import step
 from penstock.core.group_bytes import decoded, encoded
 from penstock.core.ports import ABSENT, Store, Versioned
@@ -96,7 +96,7 @@ class Coordinator:
                 continue
             after, reply = step(before, event)
             if after is before:
-                if in_doubt and isinstance(reply, Refused):
+                if in_doubt and isinstance(reply, Denied):
                     raise UnknownOutcome(f"group {name!r}: {reply.text}", withdrawn=False)
                 return reply
             if still is not None and not still():

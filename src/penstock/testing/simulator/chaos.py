@@ -75,16 +75,16 @@ class Chaos:
         self.net.faulty = self.store.faulty = False
         self.net.cut.clear()
         self.net.signs_fail = False
+        for node in self._nodes():
+            node.paused_until_s = 0.0
+            node.slowness = 1.0
+            node.doom = None
         for observer in self.servers:
-            observer.node.paused_until_s = 0.0
-            observer.node.slowness = 1.0
             if not observer.node.alive:
                 self._restart_server(observer)
         healthy = self.replicas[:1] if self.swarm.lone else self.replicas
         names: set[str] = set()
         for replica in self.replicas:
-            replica.node.paused_until_s = 0.0
-            replica.node.slowness = 1.0
             if replica not in healthy or replica.name in names:
                 replica.wanted = False
                 replica.kill()
@@ -131,6 +131,12 @@ class Chaos:
     def _kill(self) -> None:
         nodes: list[Replica | Observer] = [*self.replicas, *self.servers]
         victim = self.world.dice.choice(nodes)
+        if self.world.chance(0.3):
+            victim.node.doom = lambda: self._kill_now(victim)
+        else:
+            self._kill_now(victim)
+
+    def _kill_now(self, victim: Replica | Observer) -> None:
         if not victim.node.alive:
             return
         self.world.counts["kills"] += 1

@@ -174,7 +174,8 @@ class Checks:
         if rise < 0 or (granted and rise < 1):
             self._fail("T2", shard, f"epoch {mine.epoch} became {new.epoch}, owner {new.owner}")
         most = 1 + isinstance(event, ForceCheckpoint | Resume)
-        if shard in before.shards and rise > most:
+        same = before.streams.get(shard.stream) == after.streams.get(shard.stream)
+        if shard in before.shards and same and rise > most:
             self._fail("T2", shard, f"epoch {mine.epoch} rose to {new.epoch}")
         if granted and new.stopped and not isinstance(event, Fence | ForceCheckpoint):
             self._fail("S1", shard, f"granted to {new.owner} though it is stopped")

@@ -10,7 +10,7 @@ from penstock.core.errors import PenstockError
 from penstock.core.events import Event, Reply
 from penstock.core.ports import Sign
 from penstock.core.watch import Watched
-from penstock.run.coordinator import Coordinator, Get, Pause, Transact, Wish
+from penstock.run.coordinator import Coordinator, Pause, Transact, Wish
 from penstock.testing.simulator.store import GROUP, SimStore
 from penstock.testing.simulator.swarm import Swarm
 from penstock.testing.simulator.world import Call, Node, World
@@ -33,7 +33,6 @@ def drive(
 ) -> None:
     """Give a coordinator what it wants of the store, each wish an event of its own."""
     world = node.world
-    was: list[Wish | None] = [None]
 
     def advance(value: Any = None, error: PenstockError | None = None) -> None:
         try:
@@ -44,22 +43,21 @@ def drive(
         except PenstockError as raised:
             done(raised)
             return
-        if isinstance(wish, Transact) and isinstance(was[0], Get):
-            _tell_of_a_crash(node)
-        was[0] = wish
-        if isinstance(wish, Pause):
-            node.later(wish.seconds, advance)
-        else:
-            store.ask(node, wish, advance, asked)
+        match wish:
+            case Pause():
+                node.later(wish.seconds, advance)
+            case Transact():
+                write(wish)
+            case _:
+                store.ask(node, wish, advance, asked)
 
-    def _tell_of_a_crash(node: Node) -> None:
-        life = node.life
-
-        def look() -> None:
-            if node.life != life:
-                world.counts["sometimes: coordinator dies between read and write"] += 1
-
-        world.after(0.001, look)
+    def write(wish: Transact) -> None:
+        """Some time after the read: the process may be paused in between, or die."""
+        doom, node.doom = node.doom, None
+        if doom is not None:
+            world.counts["sometimes: coordinator dies between read and write"] += 1
+            doom()
+        node.later(world.about(0.02), lambda: store.ask(node, wish, advance, asked))
 
     advance()
 

@@ -11,11 +11,11 @@ from penstock.core.assign import Allocator, balanced
 from penstock.core.checkpoint import Checkpoint, Marks
 from penstock.core.errors import Fenced, PenstockError
 from penstock.core.events import (
+    Denied,
     Evict,
     Granted,
     Join,
     Leave,
-    Refused,
     Reply,
     ShardFacts,
     ShardsChanged,
@@ -207,7 +207,7 @@ class Replica:
                 case Granted():
                     self.waiting_since_s = None
                     self._sit(Seat(self.name, incarnation, reply, began_s))
-                case Refused("fenced"):
+                case Denied("fenced"):
                     self._stint += 1
                     self.node.later(self._back_off_s(), self._take_seat)
                 case _:

@@ -78,6 +78,8 @@ class Node:
         self.slowness = 1.0
         self.alive = True
         self.life = 0
+        self.doom: Call | None = None
+        """What kills it right before it writes the next time."""
         self.paused_until_s = 0.0
         self.pauses = 0
         self.woke_s = 0.0
@@ -112,6 +114,7 @@ class Node:
 
     def kill(self) -> None:
         self.life += 1
+        self.doom = None
         self.woke_s = self.world.now_s
         self.alive = False
         self.paused_until_s = 0.0
