@@ -14,6 +14,7 @@ CHECKPOINT = "penstock.core.checkpoint"
 TRANSACTION = "penstock.core.transaction"
 COORDINATOR = "penstock.run.coordinator"
 REPLICA = "penstock.testing.simulator.replica"
+WORKER = "penstock.testing.simulator.worker"
 
 
 class Change(NamedTuple):
@@ -96,9 +97,9 @@ MUTATIONS = [
         "if group is None or version != found.version:", "if group is None:",
     ),
     _one(
-        "a checkpoint read earlier is used again", 10, REPLICA,
+        "a checkpoint read earlier is used again", 10, WORKER,
         "checkpoint = Checkpoint.decoded(value.value) if value else Checkpoint()",
-        "checkpoint = vars(self.replica).setdefault(\n"
+        "checkpoint = vars(self.home).setdefault(\n"
         "                str(self.shard),\n"
         "                Checkpoint.decoded(value.value) if value else Checkpoint(),\n"
         "            )",

@@ -55,6 +55,7 @@ def test_the_edges_that_shards_go_along_are_the_drawn_ones() -> None:
     assert gone == drawn_edges
 
 
+@pytest.mark.slow
 def test_one_seed_is_one_history() -> None:
     """Also in another process, whose hashes are others."""
     seeds = range(5)
@@ -74,6 +75,7 @@ def test_one_seed_is_one_history() -> None:
     assert len({simulate(seed, 200).digest for seed in seeds}) == len(seeds)
 
 
+@pytest.mark.slow
 def test_a_violation_comes_with_its_seed_and_a_readable_story(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -287,7 +287,7 @@ def _swept(group: Group, event: Swept) -> tuple[Group, Reply]:
     return after, Settled(after.version)
 
 
-# Replies
+# What is asked more than once, and replies
 
 
 def _may_be_gone(group: Group, event: Evict) -> bool:

@@ -3,6 +3,6 @@
 One thread, one seed, one history: `python -m penstock.testing.simulator --seed 7` runs the same
 again. The code under test is the real one: `core.group`, `core.member`, `core.watch`,
 `core.transaction`, `run.coordinator`. What is simulated is the world around it: `world` (time and
-processes), `store` (the store's contract, with faults), `net`, `replica` (a process that works on
-its shards), `chaos` (what goes wrong, and what people do). `checks` looks at every step.
+processes), `store` (the store's contract, with faults), `net`, `replica`, `worker` and `observer`
+(what processes do), `chaos` (what goes wrong, and what people do). `checks` looks at every step.
 """

@@ -16,8 +16,9 @@ from penstock.core.events import (
 from penstock.core.model import ShardId, StreamInfo
 from penstock.testing.simulator.checks import Checks
 from penstock.testing.simulator.net import Done, Net
-from penstock.testing.simulator.replica import STREAMS, Observer, Replica
-from penstock.testing.simulator.store import SimStore
+from penstock.testing.simulator.observer import Observer
+from penstock.testing.simulator.replica import Replica
+from penstock.testing.simulator.store import STREAMS, SimStore
 from penstock.testing.simulator.swarm import SESSION_S, Swarm
 from penstock.testing.simulator.world import Node, World
 

@@ -29,9 +29,10 @@ from penstock.core.ports import Grant
 from penstock.core.standing import Group, Standing
 from penstock.core.watch import Watched
 from penstock.testing.simulator.net import Asked, Net
-from penstock.testing.simulator.replica import Replica, Worker
+from penstock.testing.simulator.replica import Replica
 from penstock.testing.simulator.store import GROUP, SimStore
 from penstock.testing.simulator.swarm import DRIFT_MAX
+from penstock.testing.simulator.worker import Worker
 from penstock.testing.simulator.world import World
 
 GROUP_BYTES_MAX = 512 * 1024

@@ -11,8 +11,9 @@ from penstock.run.coordinator import Coordinator
 from penstock.testing.simulator.chaos import Chaos
 from penstock.testing.simulator.checks import Checks, Violation
 from penstock.testing.simulator.net import Net
-from penstock.testing.simulator.replica import STREAMS, Observer, Replica
-from penstock.testing.simulator.store import SimStore
+from penstock.testing.simulator.observer import Observer
+from penstock.testing.simulator.replica import Replica
+from penstock.testing.simulator.store import STREAMS, SimStore
 from penstock.testing.simulator.swarm import FAULTS, HEARTBEAT_S, SESSION_S, Swarm, drawn
 from penstock.testing.simulator.world import Node, World
 

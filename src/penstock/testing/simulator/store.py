@@ -18,6 +18,7 @@ from penstock.testing.simulator.swarm import Swarm
 from penstock.testing.simulator.world import Node, World
 
 GROUP = "billing"
+STREAMS = ("a", "b")
 TIMEOUT_S = 4.0
 
 Answer = Callable[[Any, PenstockError | None], None]
