@@ -13,6 +13,8 @@ WATCH = "penstock.core.watch"
 CHECKPOINT = "penstock.core.checkpoint"
 TRANSACTION = "penstock.core.transaction"
 COORDINATOR = "penstock.run.coordinator"
+GROUP_BYTES = "penstock.core.group_bytes"
+CHECKS = "penstock.testing.simulator.checks"
 REPLICA = "penstock.testing.simulator.replica"
 WORKER = "penstock.testing.simulator.worker"
 
@@ -61,6 +63,9 @@ REGRANTED = Change(
     "                self.shards[shard] = back._replace(epoch=back.epoch - 1)",
 )
 ANY_ANSWER = Change(MEMBER, "if self._waiting_for != beat:\n            return []", "if False: ...")
+
+LATE = {"servers": 2, "spikes": 0.06, "double": 0.4, "latency_s": 0.3, "kills": 200, "leaves": 150}
+"""Answers overtake each other."""
 
 UNSTEADY = {
     "kills": 400,
@@ -218,6 +223,54 @@ MUTATIONS = [
         "epochs begin anew with a shard that was forgotten", 20, DRAFT,
         "self.floor = max(self.floor, standing.epoch)", "pass",
     ),
+    _one(
+        "what an evicted member owned stays its own", 10, DRAFT,
+        "if standing.owner == member:", "if False:",
+    ),
+    _one(
+        "nobody is ever evicted", 10, GROUP,
+        "if isinstance(event, Evict) and not _may_be_gone(group, event):",
+        "if isinstance(event, Evict):", lone=True, heals=True, dead_is_seen=True, twins=False,
+    ),
+    _one(
+        "who joins is not told what it was granted", 10, GROUP,
+        "return after, _granted(after, event.member)\n\n\ndef _release",
+        "return after, Settled(after.version)\n\n\ndef _release", heals=True,
+    ),
+    _one(
+        "a group that was not dealt stays so", 20, GROUP,
+        "if let_go or learnt or (group.pending and group.allocator.deal is not None):",
+        "if let_go or learnt:", own_allocator=True, servers=0, heals=True, stops=300,
+    ),
+    _one(
+        "a checkpoint is stored one short", 10, TRANSACTION,
+        "tx.put(checkpoint_key, after.encoded())",
+        "tx.put(checkpoint_key, after._replace(next=after.next - 1).encoded())",
+    ),
+    _one(
+        "that a shard is stopped is not stored", 20, GROUP_BYTES,
+        "_STATES.index(s.state) | _STOPPED * s.stopped", "_STATES.index(s.state)", stops=100,
+    ),
+    _one(
+        "that a shard is stopped is not read back", 20, GROUP_BYTES,
+        "bool(state & _STOPPED)", "False", stops=100,
+    ),
+    Mutation(
+        "a child is handed out early, and nobody looks before it is worked on", 10,
+        (
+            Change(
+                DRAFT,
+                'if self.shards[parent].state != "done":\n                    return True',
+                "if False: ...",
+            ),
+            Change(
+                CHECKS,
+                "for shard in changed:\n            self._check_order",
+                "for shard in ():\n            self._check_order",
+            ),
+        ),
+        {"order": True, "splits": 100},
+    ),
     Mutation("a grant is thought released before it was seen", 10, (NOT_SEEN,)),
     _one(
         "work under an older epoch is not waited for", 40, GROUP,
@@ -229,9 +282,9 @@ MUTATIONS = [
     Mutation(
         "what was let go is taken up again under its epoch", 40, (RETAKEN,), UNSTEADY,
     ),
-    Mutation("the answer to an older heartbeat is heeded", 0, (ANY_ANSWER,)),
-    Mutation("an older version of the group is heeded", 0, (OLD_VERSION,)),
-    Mutation("several heartbeats at once", 0, TWO_IN_FLIGHT),
+    Mutation("the answer to an older heartbeat is heeded", 40, (ANY_ANSWER,), LATE),
+    Mutation("an older version of the group is heeded", 0, (OLD_VERSION,), LATE),
+    Mutation("several heartbeats at once", 40, TWO_IN_FLIGHT, LATE),
     Mutation(
         "several heartbeats at once, a grant thought released before it was seen", 10,
         (*TWO_IN_FLIGHT, NOT_SEEN),
@@ -246,6 +299,6 @@ MUTATIONS = [
     ),
     Mutation(
         "several heartbeats at once, an older version of the group is heeded", 40,
-        (*TWO_IN_FLIGHT, OLD_VERSION),
+        (*TWO_IN_FLIGHT, OLD_VERSION), LATE,
     ),
 ]  # fmt: skip

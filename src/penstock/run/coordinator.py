@@ -156,11 +156,12 @@ class Coordinator:
             return Group(name)
         version, group = self._loaded.get(name, (ABSENT, None))
         if group is None or version != found.version:
-            group = decoded(found.value, self._allocator)
+            group = decoded(found.value, self.allocator)
             self._loaded[name] = found.version, group
         return group
 
-    def _allocator(self, name: str, version: str) -> Allocator:
+    def allocator(self, name: str, version: str) -> Allocator:
+        """The allocator of that name and version; one that cannot deal if it is not known here."""
         own = self._own.get((name, version))
         if own is not None:
             return own

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import Any
 
+from penstock.core.assign import Allocator
 from penstock.core.errors import PenstockError
 from penstock.core.events import Event, Reply
 from penstock.core.ports import Sign
@@ -21,11 +22,15 @@ Done = Callable[[Reply | PenstockError], None]
 class Asked:
     """One event on its way through a coordinator, as the checks see it."""
 
-    __slots__ = ("event", "node")
+    __slots__ = ("_coordinator", "event")
 
-    def __init__(self, event: Event, node: Node) -> None:
+    def __init__(self, event: Event, coordinator: Coordinator) -> None:
         self.event = event
-        self.node = node
+        self._coordinator = coordinator
+
+    def knows(self, allocator: Allocator) -> Allocator:
+        """The allocator as far as it is known where the event was applied."""
+        return self._coordinator.allocator(allocator.name, allocator.version)
 
 
 def drive(
@@ -88,14 +93,14 @@ class Net:
     ) -> None:
         """The event reaches a coordinator once, never, or twice; so does the answer come back."""
         if not self.servers or still is not None:
-            drive(node, self.store, own.asking(GROUP, event, still), Asked(event, node), done)
+            drive(node, self.store, own.asking(GROUP, event, still), Asked(event, own), done)
             return
         server, coordinator = self.world.dice.choice(self.servers)
         life = node.life
 
         def received() -> None:
             asking = coordinator.asking(GROUP, event, None)
-            drive(server, self.store, asking, Asked(event, server), answered)
+            drive(server, self.store, asking, Asked(event, coordinator), answered)
 
         def answered(reply: Reply | PenstockError) -> None:
             self.send(server.name, node, lambda: done(reply), life)

@@ -22,6 +22,8 @@ from penstock.testing.simulator.worker import Effects, Worker
 from penstock.testing.simulator.world import Node, World
 
 ANSWER_S_MAX = 2.0
+OWN_ALLOCATOR = Allocator("own", "1", balanced.deal)
+"""Known to those who read, not to those who administer, and to no server."""
 
 
 class Replica:
@@ -131,18 +133,15 @@ class Replica:
     # Getting a seat
 
     def _new_coordinator(self) -> Coordinator:
-        return Coordinator(self.store, [self.allocator()], dice=self.world.dice.random)
-
-    @staticmethod
-    def allocator() -> Allocator:
-        return balanced
+        return Coordinator(self.store, [OWN_ALLOCATOR], dice=self.world.dice.random)
 
     def _take_seat(self) -> None:
         if self.seat is not None or not self.wanted:
             return
         self._stint += 1
         stint = self._stint
-        self.waiting_since_s = self.world.now_s
+        if self.waiting_since_s is None:
+            self.waiting_since_s = self.world.now_s
 
         def found(group: Any, error: PenstockError | None) -> None:
             if stint != self._stint:
@@ -158,7 +157,7 @@ class Replica:
             self.name,
             incarnation,
             tuple(facts_of(self.store, name, group, self.store.is_read) for name in STREAMS),
-            self.allocator(),
+            OWN_ALLOCATOR if self.swarm.own_allocator and not self.net.servers else balanced,
             order=self.swarm.order,
             timeout_s=SESSION_S,
         )

@@ -49,6 +49,7 @@ class Swarm:
     signs_fail: float
     drift: float
     dead_is_seen: bool
+    own_allocator: bool
 
 
 FAULTS = (
@@ -95,4 +96,5 @@ def drawn(seed: int) -> Swarm:
         signs_fail=some(0.2, 4, 30),
         drift=some(0.5, 0.001, DRIFT_MAX),
         dead_is_seen=dice.random() < 0.5,
+        own_allocator=dice.random() < 0.5,
     )
