@@ -15,6 +15,7 @@ TRANSACTION = "penstock.core.transaction"
 COORDINATOR = "penstock.run.coordinator"
 GROUP_BYTES = "penstock.core.group_bytes"
 CHECKS = "penstock.testing.simulator.checks"
+OBSERVER = "penstock.testing.simulator.observer"
 REPLICA = "penstock.testing.simulator.replica"
 WORKER = "penstock.testing.simulator.worker"
 
@@ -200,6 +201,12 @@ MUTATIONS = [
     _one(
         "a forced checkpoint does not raise the epoch", 20, GROUP,
         "draft.fence(event.shard)\n    if event.finished:", "if event.finished:",
+    ),
+    _one(
+        "that a shard is read is told without the epoch it was read under", 40, OBSERVER,
+        "f._replace(finished_at=epoch)",
+        "f._replace(finished_at=group.shards[shard].epoch if shard in group.shards else 0)",
+        order=True, splits=200, forces=200,
     ),
     _one(
         "the epoch key outlives the owner", 40, COORDINATOR,

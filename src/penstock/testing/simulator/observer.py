@@ -4,6 +4,7 @@ streams."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from penstock.core import keys
@@ -52,13 +53,18 @@ class Observer:
 
         look()
 
-    def tell(self, stream: str, finished: Callable[[ShardId], bool]) -> None:
-        """Look at a stream and at the group, in this order, and tell the group of the stream."""
+    def tell_read(self, shard: ShardId, epoch: int) -> None:
+        """Tell the group of a shard that was read under an epoch: it may be another one by now."""
 
         def found(value: Any, error: PenstockError | None) -> None:
             if value is not None:
                 group = self.coordinator.read(GROUP, value)
-                self._send(facts_of(self.store, stream, group, finished))
+                facts = facts_of(self.store, shard.stream, group, lambda other: False)
+                read = [
+                    f._replace(finished_at=epoch) if f.index == shard.index else f
+                    for f in facts.shards
+                ]
+                self._send(replace(facts, shards=tuple(read)))
 
         self.store.ask(self.node, Get(keys.group_key(GROUP)), found, None)
 

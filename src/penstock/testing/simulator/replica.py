@@ -126,9 +126,9 @@ class Replica:
         if shard in seat.held and shard not in self.workers:
             self._begin(shard, seat.held[shard])
 
-    def tell(self, stream: str, finished: Callable[[ShardId], bool]) -> None:
+    def tell_read(self, shard: ShardId, epoch: int) -> None:
         assert self._observer is not None
-        self._observer.tell(stream, finished)
+        self._observer.tell_read(shard, epoch)
 
     # Getting a seat
 

@@ -3,7 +3,6 @@ How far it may commit is decided by the real `Marks`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Protocol
 
 from penstock.core import keys
@@ -42,8 +41,8 @@ class Home(Protocol):
     def released(self, shard: ShardId, epoch: int) -> None:
         """A worker has ended."""
 
-    def tell(self, stream: str, finished: Callable[[ShardId], bool]) -> None:
-        """The group should hear of a stream."""
+    def tell_read(self, shard: ShardId, epoch: int) -> None:
+        """A closed shard is read to its end, by one who worked under that epoch."""
 
 
 class Worker:
@@ -138,7 +137,7 @@ class Worker:
         at_end = self.marks.committed >= self.store.end_of(self.shard)
         if closed and at_end and not self._told:
             self._told = True
-            self.home.tell(self.shard.stream, lambda shard: shard == self.shard)
+            self.home.tell_read(self.shard, self.epoch)
 
     def _commit_if_due(self) -> None:
         assert self.marks is not None
