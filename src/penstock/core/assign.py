@@ -20,6 +20,7 @@ from penstock.core.shares import Assignment, Members, Owners, Shards, shared
 
 TEXT_CHARS_MAX = 100
 REASON_CHARS_MAX = 200
+REPLICAS_END = 10**9
 
 _CAPPED = re.compile(r"capped\(([1-9][0-9]{0,8})\)", re.ASCII)
 
@@ -54,6 +55,8 @@ class Allocator:
                 )
         if not (self.deal is None or callable(self.deal)):
             raise BadSetting(f"allocator {self.name}: deal is a function or None")
+        if self.deal is not None and _is_shipped_name(self.name) and not _is_proven(self):
+            raise BadSetting(f"allocator {self.name} is shipped: give yours a name of its own")
         many = self.replicas
         if many is not None and (isinstance(many, bool) or not isinstance(many, int) or many < 1):
             raise BadSetting(f"allocator {self.name}: bad replicas {many!r}: a whole number from 1")
@@ -61,6 +64,12 @@ class Allocator:
 
 def capped(replicas: int) -> Allocator:
     """Balanced, but nobody takes more than the share of one in so many, even while fewer run."""
+    if (
+        isinstance(replicas, bool)
+        or not isinstance(replicas, int)
+        or not 0 < replicas < REPLICAS_END
+    ):
+        raise BadSetting(f"capped({replicas!r}): a whole number from 1 to {REPLICAS_END - 1}")
     return Allocator(f"capped({replicas})", deal=partial(_capped, replicas), replicas=replicas)
 
 
@@ -95,7 +104,11 @@ def dealt(
     streams = {member.name: member.streams for member in members}
     subscribed = frozenset(chain.from_iterable(streams.values()))
     shards = tuple(sorted(dict.fromkeys(s for s in shards if s.stream in subscribed)))
-    owned = {s: current[s] for s in shards if s.stream in streams.get(current.get(s, ""), ())}
+    owned = {
+        s: owner
+        for s in shards
+        if (owner := current.get(s)) is not None and s.stream in streams.get(owner, ())
+    }
     owners = _answer(allocator, members, shards, owned)
     if not _is_proven(allocator):
         again = _answer(allocator, members, shards, owned)
@@ -167,6 +180,10 @@ def _line(text: str) -> str:
     return line if len(line) <= REASON_CHARS_MAX else line[: REASON_CHARS_MAX - 1] + "…"
 
 
+def _is_shipped_name(name: str) -> bool:
+    return name in _SHIPPED_NAMES or _CAPPED.fullmatch(name) is not None
+
+
 def _is_proven(allocator: Allocator) -> bool:
     deal = allocator.deal
     return (deal.func if isinstance(deal, partial) else deal) in _PROVEN
@@ -210,10 +227,12 @@ def _weighted(members: Members, shards: Shards, current: Owners) -> Assignment:
     return shared(members, shards, current, len(shards))
 
 
+_PROVEN = (_balanced, _capped, _round_robin, _single, _weighted)
+_SHIPPED_NAMES = ("balanced", "round_robin", "single", "weighted")
+
 balanced = Allocator("balanced", deal=_balanced)
 round_robin = Allocator("round_robin", deal=_round_robin)
 single = Allocator("single", deal=_single)
 weighted = Allocator("weighted", deal=_weighted)
 
-_SHIPPED = {shipped.name: shipped for shipped in (balanced, round_robin, single, weighted)}
-_PROVEN = (_balanced, _capped, _round_robin, _single, _weighted)
+_SHIPPED = dict(zip(_SHIPPED_NAMES, (balanced, round_robin, single, weighted), strict=True))

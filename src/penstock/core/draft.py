@@ -28,8 +28,11 @@ class Draft:
         self.members = dict(group.members)
         self.streams = dict(group.streams)
         self.gone = dict(group.gone)
+        self.entered = group.entered
         self.removed = group.removed
         self.forgotten = group.forgotten
+        self.read: set[ShardId] = set()
+        """Waiting, but read already: done as soon as they are free."""
         self.hints: dict[ShardId, str] = {}
         """Who should rather get a free shard: the same name under its old incarnation."""
         self.floor = group.floor
@@ -73,13 +76,16 @@ class Draft:
 
     def done(self, shard: ShardId) -> None:
         state = self.shards[shard].state
-        if state in ("free", "held", "moving"):
+        if state == "waiting":
+            self.read.add(shard)
+        elif state != "done":
             self.go(shard, f"8 {state}", "done")
             self._disown(shard)
 
     def recall(self, shard: ShardId, parents: tuple[int, ...]) -> None:
         """A shard that the group does not know: forgotten as done, or not heard of yet."""
         self.shards[shard] = Standing("done", self.floor, parents=parents)
+        self.entered = self.version
         self.forgotten = max(self.forgotten - 1, 0)
 
     def reopen(self, shard: ShardId) -> None:
@@ -118,12 +124,19 @@ class Draft:
             elif finished and fact.finished_at == standing.epoch:
                 self.done(shard)
         self._enter(entering)
+        if facts.seen >= self.group.entered:
+            listed = {fact.index for fact in facts.shards}
+            mine = [shard for shard in self.shards if shard.stream == facts.stream]
+            self._drop(shard for shard in mine if shard.index not in listed)
 
     def finished(self) -> Group:
         """The group after the changes: waiters freed, the done forgotten, the rest dealt out."""
         self._free_waiters()
         self._forget_done()
         fault = self._deal()
+        if fault and self.before.fault:
+            # An allocator may fail with other words each time: that is no change.
+            fault = self.before.fault
         after = replace(
             self.group,
             version=self.version,
@@ -132,6 +145,7 @@ class Draft:
             streams=self.streams,
             shards=self.shards,
             floor=self.floor,
+            entered=self.entered,
             removed=self.removed,
             forgotten=self.forgotten + sum(move.edge == "forget" for move in self.moves),
             pending=fault is not None,
@@ -152,6 +166,7 @@ class Draft:
             if standing.state == "free" and waits and self.group.order:
                 standing = self.shards[shard] = standing._replace(state="waiting")
             self.moves.append(Move(shard, f"1 {standing.state}", "new", standing.state))
+            self.entered = self.version
 
     def _waits(self, shard: ShardId) -> bool:
         """Whether any ancestor is still to be read. What the group does not know was read."""
@@ -169,9 +184,15 @@ class Draft:
         return False
 
     def _free_waiters(self) -> None:
-        for shard, standing in list(self.shards.items()):
-            if standing.state == "waiting" and not (self.group.order and self._waits(shard)):
-                self.go(shard, "2", "free")
+        ended = True
+        while ended:
+            ended = False
+            for shard, standing in list(self.shards.items()):
+                if standing.state == "waiting" and not (self.group.order and self._waits(shard)):
+                    self.go(shard, "2", "free")
+                    if shard in self.read:
+                        self.done(shard)
+                        ended = True
 
     def _forget_done(self) -> None:
         """Keep what a waiting shard descends from, and what descends from a shard still to be

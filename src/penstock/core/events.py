@@ -13,7 +13,12 @@ from typing import Literal, NamedTuple
 
 from penstock.core.assign import Allocator
 from penstock.core.errors import BadSetting
-from penstock.core.model import ShardId
+from penstock.core.model import OFFSET_MAX, ShardId
+from penstock.core.names import checked_name
+
+MEMBER_CHARS_MAX = 200
+INDEX_END = 2**32
+NUMBER_END = 2**63
 
 Proof = Literal["dead", "silent"]
 """Why a member is thought gone: its process is dead, or it was silent for a whole session."""
@@ -23,7 +28,8 @@ Why = Literal[
     "no group",  # it was deleted, or never was
     "allocator",  # the group's allocator is another one
     "allocation",  # the allocator's result cannot be carried out
-    "late",  # the shard's epoch is another one by now
+    "late",  # what it speaks of is another by now: an epoch, a group, its attributes
+    "unknown",  # no event of this version
     "full",  # more members or shards than a group can hold
 ]
 
@@ -44,11 +50,17 @@ class StreamFacts:
 
     stream: str
     id: int
+    """Streams of one name that come one after the other have growing ids."""
     shards: tuple[ShardFacts, ...]
     seen: int = 0
     """The group's version that the observer saw before it looked: what the group has forgotten
     since is not new, and the checkpoints of an earlier group of this name say nothing about this
     one."""
+
+    def __post_init__(self) -> None:
+        checked_name(self.stream)
+        for index in (self.id, *(fact.index for fact in self.shards)):
+            _check_index(index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +77,10 @@ class Join:
     timeout_s: float = 10.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.capacity < inf:
+        _check_member(self.member)
+        if not 0 <= self.incarnation < NUMBER_END:
+            raise BadSetting(f"bad incarnation {self.incarnation!r} of {self.member}")
+        if not (isinstance(self.capacity, int | float) and 0 < self.capacity < inf):
             raise BadSetting(f"bad capacity {self.capacity!r} of {self.member}: finite, above 0")
         _check_timeout(self.timeout_s)
 
@@ -151,11 +166,18 @@ class ForceCheckpoint:
     parents: tuple[int, ...] = ()
     """Of the shard, in case the group has forgotten it as done."""
 
+    def __post_init__(self) -> None:
+        if not (isinstance(self.next, int) and 0 <= self.next <= OFFSET_MAX):
+            raise BadSetting(f"a checkpoint at {self.next!r}: an offset is 0 to {OFFSET_MAX}")
+        _check_index(self.shard.index)
+
 
 @dataclass(frozen=True, slots=True)
 class Configure:
     """Attributes changed; None leaves one as it is."""
 
+    configured: int
+    """When they were last changed, as far as is known: who comes late changes nothing."""
     order: bool | None = None
     timeout_s: float | None = None
     allocator: Allocator | None = None
@@ -168,6 +190,9 @@ class Configure:
 @dataclass(frozen=True, slots=True)
 class Delete:
     """The group ends; what it left in the store is swept afterwards."""
+
+    born: int
+    """Which group of this name is meant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,5 +254,17 @@ Reply = Granted | Settled | Denied
 
 
 def _check_timeout(timeout_s: float) -> None:
-    if not 0 < timeout_s < inf:
+    if not (isinstance(timeout_s, int | float) and 0 < timeout_s < inf):
         raise BadSetting(f"bad timeout {timeout_s!r}: seconds, finite, above 0")
+
+
+def _check_member(name: str) -> None:
+    if not (isinstance(name, str) and 0 < len(name) <= MEMBER_CHARS_MAX and name.isprintable()):
+        raise BadSetting(
+            f"bad member name {str(name)[:50]!r}: 1 to {MEMBER_CHARS_MAX} printable characters"
+        )
+
+
+def _check_index(index: int) -> None:
+    if not (isinstance(index, int) and 0 <= index < INDEX_END):
+        raise BadSetting(f"bad shard {index!r}: 0 to {INDEX_END - 1}")

@@ -40,11 +40,11 @@ The edges, by number as in LogHub's picture, with those that leaving, fencing an
     fence       waiting -> waiting   the epoch rises: a checkpoint was moved by force
     fence       done -> done         the epoch rises: a checkpoint was moved by force
     forget      done -> gone         no descendant waits for it any more
-    drop        waiting -> gone      its stream is gone
-    drop        free -> gone         its stream is gone
-    drop        held -> gone         its stream is gone
-    drop        moving -> gone       its stream is gone
-    drop        done -> gone         its stream is gone
+    drop        waiting -> gone      it is gone, with its stream or without
+    drop        free -> gone         it is gone, with its stream or without
+    drop        held -> gone         it is gone, with its stream or without
+    drop        moving -> gone       it is gone, with its stream or without
+    drop        done -> gone         it is gone, with its stream or without
 
 `step` is total and deterministic: an event that is unknown, late or repeated changes nothing. Each
 change raises the group's version by one. A shard's epoch rises with each grant, and one that was
@@ -54,7 +54,7 @@ released is never granted again: giving a shard back to the one who let go is a 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import assert_never
+from typing import Never
 
 from penstock.core.assign import Allocator
 from penstock.core.draft import Draft, remembered
@@ -111,11 +111,11 @@ def step(group: Group, event: Event) -> tuple[Group, Reply]:
         case Configure():
             return _configure(group, event)
         case Delete():
-            return _delete(group)
+            return _delete(group, event)
         case Swept():
             return _swept(group, event)
         case _:
-            assert_never(event)
+            return group, _unknown(event)
 
 
 # One function per event: what it asks for, in terms of a draft
@@ -253,13 +253,17 @@ def _force(group: Group, event: ForceCheckpoint) -> tuple[Group, Reply]:
 
 
 def _configure(group: Group, event: Configure) -> tuple[Group, Reply]:
+    if event.configured != group.configured:
+        return group, Denied("late", f"group {group.name!r} was configured meanwhile")
     changed = group
     if event.order is not None:
         changed = replace(changed, order=event.order)
-    if event.timeout_s not in (None, group.timeout_s):
-        changed = replace(changed, timeout_s=event.timeout_s, configured=group.version + 1)
+    if event.timeout_s is not None:
+        changed = replace(changed, timeout_s=event.timeout_s)
     if event.allocator is not None:
         changed = replace(changed, allocator=event.allocator)
+    if changed != group:
+        changed = replace(changed, configured=group.version + 1)
     draft = Draft(changed, group)
     after = draft.finished()
     if event.allocator is not None and after.fault:
@@ -267,7 +271,9 @@ def _configure(group: Group, event: Configure) -> tuple[Group, Reply]:
     return after, Settled(after.version)
 
 
-def _delete(group: Group) -> tuple[Group, Reply]:
+def _delete(group: Group, event: Delete) -> tuple[Group, Reply]:
+    if event.born != group.born:
+        return group, Denied("late", f"group {group.name!r} is another one by now")
     highest = max((standing.epoch for standing in group.shards.values()), default=0)
     incarnations = {name: member.incarnation for name, member in group.members.items()}
     after = Group(
@@ -328,7 +334,11 @@ def _fenced(group: Group, member: str) -> Denied:
 
 
 def _late(shard: ShardId) -> Denied:
-    return Denied("late", f"{shard} has another epoch by now")
+    return Denied("late", f"{shard} has another epoch or owner by now, or is not known")
+
+
+def _unknown(event: Never) -> Denied:
+    return Denied("unknown", f"no event: {type(event).__name__}")
 
 
 def _disagrees(group: Group, allocator: Allocator) -> Denied:

@@ -13,7 +13,7 @@ from penstock.core.standing import Group, Member, Standing, State
 
 VERSION = 1
 
-_HEAD = struct.Struct(">BBQQQQQdQ")
+_HEAD = struct.Struct(">BBQQQQQQdQ")
 _MEMBER = struct.Struct(">QddH")
 _GONE = struct.Struct(">Q")
 _STREAM = struct.Struct(">HII")
@@ -41,6 +41,7 @@ def encoded(group: Group) -> bytes:
             group.version,
             group.born,
             group.floor,
+            group.entered,
             group.removed,
             group.forgotten,
             group.timeout_s,
@@ -103,9 +104,8 @@ def decoded(data: bytes, allocator: Callable[[str, str], Allocator]) -> Group:
 
 def _decoded(data: bytes, allocator: Callable[[str, str], Allocator]) -> Group:
     reader = _Reader(data, 0)
-    version_byte, flags, version, born, floor, removed, forgotten, timeout_s, configured = (
-        reader.take(_HEAD)
-    )
+    version_byte, flags, version, born, floor, *rest = reader.take(_HEAD)
+    entered, removed, forgotten, timeout_s, configured = rest
     if version_byte != VERSION:
         raise ValueError(f"version {version_byte}")
     name, allocator_name, allocator_version, fault = (reader.text() for _ in range(4))
@@ -160,6 +160,7 @@ def _decoded(data: bytes, allocator: Callable[[str, str], Allocator]) -> Group:
         streams=streams,
         shards=shards,
         floor=floor,
+        entered=entered,
         removed=removed,
         forgotten=forgotten,
         pending=bool(flags & _PENDING),

@@ -62,7 +62,7 @@ class Group:
     timeout_s: float = 10.0
     """How long a member may be silent."""
     configured: int = 0
-    """The version when the timeout was changed."""
+    """The version when order, timeout or allocator were changed by hand."""
     allocator: Allocator = balanced
     members: Mapping[str, Member] = field(default_factory=dict)
     gone: Mapping[str, int] = field(default_factory=dict)
@@ -72,6 +72,8 @@ class Group:
     shards: Mapping[ShardId, Standing] = field(default_factory=dict)
     floor: int = 0
     """No shard that is new, or was forgotten, begins with a lower epoch."""
+    entered: int = 0
+    """The version when a shard last entered."""
     removed: int = 0
     """The version when a shard was last forgotten or dropped."""
     forgotten: int = 0

@@ -19,6 +19,7 @@ from penstock.core.errors import Contended, UnknownAllocator, UnknownOutcome
 from penstock.core.events import Denied, Event, ForceCheckpoint, Reply, Settled, Swept
 from penstock.core.group import step
 from penstock.core.group_bytes import decoded, encoded
+from penstock.core.names import checked_name
 from penstock.core.ports import ABSENT, Store, Versioned
 from penstock.core.standing import Group
 
@@ -84,7 +85,7 @@ class Coordinator:
     def asking(
         self, name: str, event: Event, still: Callable[[], bool] | None = None
     ) -> Generator[Wish, Any, Reply]:
-        key = keys.group_key(name)
+        key = keys.group_key(checked_name(name))
         in_doubt = False
         for attempt in range(ATTEMPTS_MAX):
             if attempt:

@@ -29,15 +29,26 @@ SOMETIMES = (
 """States that the simulation must reach, or it is blind."""
 
 
+SECONDS_MIN = 600.0
+"""What comes to rest after the last fault needs its time."""
+
+
 @click.command()
 @click.option("--seeds", type=click.IntRange(1), default=40, help="How many seeds.")
 @click.option("--start", type=int, default=None, help="The first one; drawn if not given.")
-@click.option("--seed", type=int, default=None, help="Only this one, with its story.")
+@click.option("--seed", type=int, default=None, help="Only this one; its story if it fails.")
 @click.option("--jobs", type=click.IntRange(1), default=os.cpu_count() or 1)
-@click.option("--seconds", type=float, default=DURATION_S, help="Simulated seconds per seed.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(SECONDS_MIN, 1e6),
+    default=DURATION_S,
+    help="Simulated seconds per seed.",
+)
 def main(seeds: int, start: int | None, seed: int | None, jobs: int, seconds: float) -> None:
     """Simulate groups of members under faults; the exit code tells whether all went well."""
     if seed is not None:
+        if start is not None:
+            raise click.UsageError("--seed is one seed, --start the first of some: not both")
         start, seeds = seed, 1
     if start is None:
         start = int.from_bytes(os.urandom(4), "big")

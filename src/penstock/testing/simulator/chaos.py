@@ -80,6 +80,7 @@ class Chaos:
             node.paused_until_s = 0.0
             node.slowness = 1.0
             node.doom = None
+            node.woke_s = min(node.woke_s, self.world.now_s)
         for observer in self.servers:
             if not observer.node.alive:
                 self._restart_server(observer)
@@ -178,7 +179,7 @@ class Chaos:
                 self.world.after(self.world.about(5.0), lambda node=node: self._stop_for(node))  # type: ignore[misc]
 
     def _stop_for(self, node: Node) -> None:
-        if node.alive:
+        if node.alive and not self.over:
             share = self.world.dice.choice((0.05, 0.5, 0.9, 1.1, 1.5, 5.0))
             self.world.counts["pauses"] += 1
             self.world.note(None, "pause", node.name, f"for {share * SESSION_S:.1f} s")
@@ -270,13 +271,18 @@ class Chaos:
     def _fence(self) -> None:
         some = self._some_shard()
         if some:
-            self._ask(Fence(*some))
+            event = Fence(*some)
+            self._ask(event, lambda reply: self.checks.acknowledged(event, reply))
 
     def _stop(self) -> None:
         some = self._some_shard()
         if some:
-            self._ask(Stop(*some))
-            shard = some[0]
+            shard, epoch = some
+            event = Stop(shard, epoch)
+            if self.checks.group.shards[shard].stopped:
+                self._ask(event)
+            else:
+                self._ask(event, lambda reply: self.checks.acknowledged(event, reply))
 
             def resume() -> None:
                 standing = self.checks.group.shards.get(shard)
@@ -305,14 +311,16 @@ class Chaos:
         self._ask(event, lambda reply: self.checks.acknowledged(event, reply))
 
     def _configure(self) -> None:
+        seen = self.checks.group.configured
         if self.world.chance(0.5):
-            self._ask(Configure(order=self.world.chance(0.5)))
+            self._ask(Configure(seen, order=self.world.chance(0.5)))
         else:
-            self._ask(Configure(timeout_s=self.world.dice.choice((SESSION_S, SESSION_S / 2, 20.0))))
+            timeout_s = self.world.dice.choice((SESSION_S, SESSION_S / 2, 20.0))
+            self._ask(Configure(seen, timeout_s=timeout_s))
 
     def _delete(self) -> None:
         self.world.note(None, "delete the group")
-        self._ask(Delete())
+        self._ask(Delete(self.checks.group.born))
 
     def _ask(self, event: Event, done: Done = lambda reply: None) -> None:
         admin = self.admin

@@ -16,6 +16,7 @@ from penstock.core.assign import Allocator
 from penstock.core.events import (
     Configure,
     Delete,
+    Event,
     Evict,
     Fence,
     ForceCheckpoint,
@@ -23,6 +24,7 @@ from penstock.core.events import (
     Leave,
     Resume,
     Settled,
+    Stop,
     Swept,
 )
 from penstock.core.group import step
@@ -75,7 +77,6 @@ class _Shard:
     done_once: set[int] = field(default_factory=set)
     """Offsets that had an effect."""
     outputs: int = -1
-    last_effect_s: float = 0.0
 
 
 class Checks:
@@ -94,7 +95,8 @@ class Checks:
         """The highest incarnation of each name that was ever a member."""
         self.looked: dict[Watched, float] = {}
         """How long each had been silent, for sure, when it was last found so."""
-        self.forced: list[ForceCheckpoint] = []
+        self.applied: list[Event] = []
+        """What people asked for, and was written."""
         self.shards: dict[ShardId, _Shard] = {}
         self.ordered: set[ShardId] = set()
         """Shards that entered while order was on, and whose ancestors nobody reopened since."""
@@ -116,6 +118,8 @@ class Checks:
         self._check_codec(after, value)
         self._check_members(after)
         self._check_step(before, after, why)
+        if isinstance(event, Fence | Stop | ForceCheckpoint):
+            self.applied.append(event)
         left = before.members.keys() - after.members.keys()
         if isinstance(event, Evict) and event.member in left:
             self._check_eviction(before, event)
@@ -137,10 +141,10 @@ class Checks:
                 self._fail("I1", None, f"an older incarnation of {name} is back")
             self.newest[name] = member.incarnation
 
-    def acknowledged(self, event: ForceCheckpoint, reply: Any) -> None:
-        """A checkpoint moved by force was said to be stored."""
-        if isinstance(reply, Settled) and event not in self.forced:
-            self._fail("A1", event.shard, f"the checkpoint was said to be {event.next}")
+    def acknowledged(self, event: Fence | Stop | ForceCheckpoint, reply: Any) -> None:
+        """It was said to have happened."""
+        if isinstance(reply, Settled) and event not in self.applied:
+            self._fail("A1", event.shard, f"{event} was said to be stored")
 
     def _check_codec(self, group: Group, value: bytes) -> None:
         if encoded(group) != value or len(value) > GROUP_BYTES_MAX:
@@ -251,7 +255,6 @@ class Checks:
 
     def _forced(self, before: Group, after: Group, event: ForceCheckpoint) -> None:
         mine = self.shards.setdefault(event.shard, _Shard())
-        self.forced.append(event)
         mine.outputs = -1
         for tenure in mine.tenures.values():
             tenure.next = -1
@@ -357,7 +360,6 @@ class Checks:
                 self._fail("E2", shard, f"offset {offset} under epoch {epoch}, not {expected}")
             tenure.next = offset + 1
             mine.done_once.add(offset)
-            mine.last_effect_s = self.world.now_s
             self._check_parents_first(shard)
         else:
             self._check_zombie(worker, tenure, offset)

@@ -59,7 +59,7 @@ class Observer:
         def found(value: Any, error: PenstockError | None) -> None:
             if value is not None:
                 group = self.coordinator.read(GROUP, value)
-                facts = facts_of(self.store, shard.stream, group, lambda other: False)
+                facts = facts_of(self.store, shard.stream, group, self.store.is_read)
                 read = [
                     f._replace(finished_at=epoch) if f.index == shard.index else f
                     for f in facts.shards

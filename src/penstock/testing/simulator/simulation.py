@@ -131,6 +131,13 @@ class _Simulation:
             if standing.state == "free":
                 raise Violation("L1", shard, f"free {REST_S} s after the last fault")
         for replica in self.replicas:
+            member = group.members.get(replica.name)
+            seat = replica.seat
+            if replica.wanted and (seat is None or member is None):
+                raise Violation(
+                    "L4", None, f"{replica.name} is not back {REST_S} s after all faults"
+                )
+        for replica in self.replicas:
             since_s = replica.waiting_since_s
             if replica.wanted and since_s is not None and self.world.now_s - since_s > REST_S:
                 raise Violation("L5", None, f"{replica.name} waits for an answer since {since_s}")

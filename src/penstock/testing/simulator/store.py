@@ -58,6 +58,11 @@ class SimStore:
         fate = self.world.dice.random() if self.faulty else 1.0
         lost = fate < self.swarm.unknown and not isinstance(wish, Get | Scan)
 
+        # Some writes happen long after everybody has given up on them.
+        late_s = (
+            TIMEOUT_S + self.world.about(2.0) if lost and fate > 0.8 * self.swarm.unknown else 0.0
+        )
+
         def reached() -> None:
             if lost and fate < self.swarm.unknown / 2:
                 self.world.counts["unknown, not applied"] += 1
@@ -70,7 +75,8 @@ class SimStore:
             if lost:
                 if error is None and result is not False:
                     self.world.counts["sometimes: unknown but applied"] += 1
-                told(None, UnknownOutcome("no answer in time", withdrawn=False))
+                if not late_s:
+                    told(None, UnknownOutcome("no answer in time", withdrawn=False))
             else:
                 told(result, error)
 
@@ -78,7 +84,9 @@ class SimStore:
             delay_s = TIMEOUT_S if lost else self._latency_s()
             node.later(delay_s, lambda: answer(result, error), life)
 
-        self.world.after(self._latency_s(), reached)
+        if late_s:
+            told(None, UnknownOutcome("no answer in time", withdrawn=False))
+        self.world.after(self._latency_s() + late_s, reached)
 
     def _latency_s(self) -> float:
         if self.faulty and self.world.chance(self.swarm.spikes):

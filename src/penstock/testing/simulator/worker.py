@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from penstock.core import keys
 from penstock.core.checkpoint import Checkpoint, Marks
-from penstock.core.errors import Fenced, PenstockError
+from penstock.core.errors import PenstockError
 from penstock.core.events import Evict
 from penstock.core.member import Seat
 from penstock.core.model import ShardId, Slice
@@ -165,9 +165,10 @@ class Worker:
         def answered(_: Any, error: PenstockError | None) -> None:
             if error is None:
                 committed()
-            elif isinstance(error, Fenced | LookupError):
+            elif isinstance(error, LookupError):
                 self._ended()
             else:
+                # Fenced, or unknown: it may have been our own write, unheard.
                 self.store.ask(self.node, look, found, None)
 
         def look() -> tuple[bytes | None, int]:
