@@ -274,11 +274,12 @@ def event_of(group: Group, op: Op) -> Event:
         case 12:
             return ForceCheckpoint(shard, epoch, op.who, op.how > 3, LINEAGE[shard.index])
         case 13:
-            return Configure(order=(None, True, False)[op.where % 3], timeout_s=1.0 + op.how)
+            order = (None, True, False)[op.where % 3]
+            return Configure(group.configured + op.how % 2, order, timeout_s=1.0 + op.how)
         case _:
             if op.how < 6:
                 return ShardsChanged(_bills(group) if op.how < 5 else StreamFacts("bills", 2, ()))
-            return Delete() if group.exists else Swept(group.version)
+            return Delete(group.born + op.how % 2) if group.exists else Swept(group.version)
 
 
 def _facts_of(group: Group, op: Op) -> StreamFacts:

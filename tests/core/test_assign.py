@@ -566,10 +566,36 @@ def test_an_allocator_outside_its_limits_is_refused(facts: dict[str, Any], why: 
         Allocator(**{"name": "mine", **facts})
 
 
-@pytest.mark.parametrize("replicas", [0, -1, True, "3"])
+@pytest.mark.parametrize("replicas", [0, -1, True, False, "3", 3.0, None, 10**9, 10**30])
 def test_a_cap_needs_a_whole_number_of_replicas(replicas: Any) -> None:
-    with pytest.raises(BadSetting, match="bad replicas"):
+    why = f"capped({replicas!r}): a whole number from 1 to 999999999"
+    with pytest.raises(BadSetting, match=f"^{re.escape(why)}$"):
         capped(replicas)
+
+
+def test_the_largest_cap_comes_back_by_its_name() -> None:
+    assert named("capped(999999999)") == capped(10**9 - 1)
+    with pytest.raises(UnknownAllocator):
+        named("capped(1000000000)")
+
+
+@pytest.mark.parametrize("version", ["1", "2"])
+@pytest.mark.parametrize("name", [*(shipped.name for shipped in SHIPPED), "capped(3)", "capped(7)"])
+def test_a_shipped_name_is_not_given_to_an_own_function(name: str, version: str) -> None:
+    why = f"allocator {name} is shipped: give yours a name of its own"
+    with pytest.raises(BadSetting, match=f"^{re.escape(why)}$"):
+        Allocator(name, version, deal=lambda *_: {})
+    with pytest.raises(BadSetting, match=f"^{re.escape(why)}$"):
+        kiel(lambda members, partitions: {}, name, version)
+    assert Allocator(name, version).deal is None
+    assert Allocator(name, version, deal=named(name).deal) == Allocator(name, version)
+
+
+@pytest.mark.parametrize(
+    "name", ["Balanced", "capped", "capped(0)", "capped(03)", "capped(3) mine"]
+)
+def test_a_name_that_is_not_quite_a_shipped_one_is_free(name: str) -> None:
+    assert Allocator(name, deal=lambda *_: {}).name == name
 
 
 @pytest.mark.parametrize("capacity", [0.0, -1.0, float("inf"), float("nan")])

@@ -43,6 +43,7 @@ SMALL = Group(
         ShardId("bills", 0): Standing("free", 4, stopped=True),
     },
     floor=3,
+    entered=4,
     removed=6,
     forgotten=8,
     pending=True,
@@ -50,9 +51,10 @@ SMALL = Group(
 )
 
 GOLDEN = bytes.fromhex(
-    # version byte, flags, version, born, floor, removed, forgotten, timeout, configured
-    "01 07 0000000000000007 0000000000000002 0000000000000003 0000000000000006 0000000000000008"
-    "4004000000000000 0000000000000005"
+    # version byte, flags, version, born, floor, entered, removed, forgotten, timeout,
+    # configured
+    "01 07 0000000000000007 0000000000000002 0000000000000003 0000000000000004 0000000000000006"
+    "0000000000000008 4004000000000000 0000000000000005"
     # name, allocator, its version, fault
     "0007 62696c6c696e67  0004 6d696e65  0001 32  0003 776879"
     # streams, those that are only subscribed to too: bills, later, orders
@@ -117,6 +119,7 @@ def groups(draw: st.DrawFn) -> Group:
         streams=streams,
         shards=draw(st.dictionaries(ids, standings, max_size=8)) if streams else {},
         floor=draw(U64),
+        entered=draw(U64),
         removed=draw(U64),
         forgotten=draw(U64),
         pending=draw(st.booleans()),

@@ -180,24 +180,35 @@ class Members(RuleBasedStateMachine):
         self.made = min(self.made + more, len(LINEAGE))
         return self._look()
 
-    @rule(order=st.booleans(), timeout_s=st.sampled_from([5.0, 10.0]))
-    def configure(self, order: bool, timeout_s: float) -> None:
-        if self.group.exists:
-            self.unordered = self.unordered or not order
-            self._step(Configure(order=order, timeout_s=timeout_s))
+    @rule(target=bag, order=st.booleans(), timeout_s=st.sampled_from([5.0, 10.0]))
+    def configure(self, order: bool, timeout_s: float) -> object:
+        if not self.group.exists:
+            return multiple()
+        self.unordered = self.unordered or not order
+        event = Configure(self.group.configured, order=order, timeout_s=timeout_s)
+        assert not isinstance(self._step(event), Denied)
+        return event
 
-    @rule(decision=st.integers(0, 9))
-    def delete(self, decision: int) -> None:
-        if decision == 0 and self.group.exists:
-            self.disturbed.update(self.group.shards)
-            self.read.clear()
-            self._step(Delete())
-            self._step(Swept(self.group.version))
+    @rule(target=bag, decision=st.integers(0, 9))
+    def delete(self, decision: int) -> object:
+        if decision != 0 or not self.group.exists:
+            return multiple()
+        self.disturbed.update(self.group.shards)
+        self.read.clear()
+        event = Delete(self.group.born)
+        self._step(event)
+        assert not self.group.exists
+        swept = Swept(self.group.version)
+        self._step(swept)
+        return multiple(event, swept)
 
     @rule(event=bag)
     def come_again(self, event: Event) -> None:
         """Late, a second time."""
+        before = self.group
         self._step(event)
+        if isinstance(event, Delete | Swept):
+            assert self.group is before
 
     # What always holds
 

@@ -59,9 +59,18 @@ def _ordered(*shards: int | ShardFacts) -> Group:
 def _finish(group: Group, *indexes: int) -> Group:
     """The group after an observer found these closed and read to their end."""
     for index in indexes:
-        epoch = group.shards[at(index)].epoch
-        group = stepped(group, ShardsChanged(facts(finished(index, epoch))))
+        group = stepped(group, ShardsChanged(_read(group, index)))
     return group
+
+
+def _read(group: Group, *indexes: int) -> StreamFacts:
+    """What an observer finds: all that the group knows, and these read to their end."""
+    return facts(
+        *(
+            ShardFacts(shard.index, s.parents, s.epoch if shard.index in indexes else None)
+            for shard, s in group.shards.items()
+        )
+    )
 
 
 def test_in_loghubs_picture_6_waits_for_0_1_2_4_5_and_3_for_0_only() -> None:
@@ -110,7 +119,7 @@ def test_done_ancestors_are_kept_while_a_descendant_waits_and_then_forgotten() -
 
 def test_a_done_parent_does_not_hide_an_ancestor_that_was_forced_back() -> None:
     shards = {0: held("A", 4), 1: done(3, (0,)), 2: waiting(parents=(1,))}
-    group = stepped(built(shards, "A", order=True), Configure(timeout_s=3.0))
+    group = stepped(built(shards, "A", order=True), Configure(0, timeout_s=3.0))
     assert _waiting(group) == [2]
     assert owners(_finish(group, 0)) == {2: "A"}
 
@@ -141,7 +150,7 @@ def test_a_parent_that_was_empty_when_the_group_was_made_does_not_block_its_chil
 
 
 def test_what_an_earlier_group_of_this_name_had_read_is_not_read() -> None:
-    group = stepped(_ordered(0, 3), Delete())
+    group = stepped(_ordered(0, 3), Delete(1))
     seen = group.version
     group = stepped(group, Swept(seen))
     old = facts(finished(0, 1), 3, seen=seen)
@@ -174,7 +183,7 @@ def test_an_empty_shard_between_that_comes_later_does_not_hide_one_either() -> N
     group = stepped(group, ShardsChanged(facts(*chain)))
     assert owners(group) == {0: "A", 1: None, 2: None}
     assert _waiting(group) == [2]
-    group = stepped(group, Configure(timeout_s=3.0))
+    group = stepped(group, Configure(0, timeout_s=3.0))
     assert group.shards[at(1)] == done(0, (0,))
     group = _finish(group, 0)
     assert owners(group) == {2: "A"}
@@ -202,8 +211,7 @@ def test_an_ancestor_forced_back_is_waited_for_also_behind_a_shard_that_was_forg
 def test_a_waiting_shard_that_is_empty_is_done_after_its_ancestors() -> None:
     chain = (ShardFacts(0), ShardFacts(1, (0,)), ShardFacts(2, (1,)))
     group = stepped(Group(NAME), join("A", facts(*chain), order=True))
-    group = stepped(group, ShardsChanged(facts(ShardFacts(1, (0,), 0))))
-    assert _waiting(group) == [1, 2]
+    assert stepped(group, ShardsChanged(_read(group, 1))) is group
     group = _finish(group, 0)
     assert {shard.index: standing.state for shard, standing in group.shards.items()} == {
         0: "done",
@@ -212,6 +220,45 @@ def test_a_waiting_shard_that_is_empty_is_done_after_its_ancestors() -> None:
     }
     group = _finish(group, 1)
     assert owners(group) == {2: "A"}
+
+
+def test_a_waiting_shard_that_is_read_is_done_in_the_step_in_which_it_becomes_free() -> None:
+    group = _ordered(0, 3, ShardFacts(7, (3,)))
+    assert _waiting(group) == [3, 7]
+    read = ShardsChanged(_read(group, 0, 3))
+    after = stepped(group, read)
+    assert owners(after) == {7: "A"}
+    assert after.forgotten == 2
+    assert [(move.shard.index, *move[1:]) for move in after.moves] == [
+        (0, "8 held", "held", "done"),
+        (3, "2", "waiting", "free"),
+        (3, "8 free", "free", "done"),
+        (7, "2", "waiting", "free"),
+        (0, "forget", "done", "gone"),
+        (3, "forget", "done", "gone"),
+        (7, "3", "free", "held"),
+    ]
+    assert stepped(after, read) is after
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_whole_lineage_that_is_read_is_done_in_one_step(turned: bool) -> None:
+    group = _ordered(*(reversed(ALL) if turned else ALL))
+    read = ShardsChanged(_read(group, *ALL))
+    after = stepped(group, read)
+    assert (after.shards, after.forgotten) == ({}, 7)
+    assert stepped(after, read) is after
+    but_one = stepped(group, ShardsChanged(_read(group, *(set(ALL) - {4}))))
+    assert _waiting(but_one) == [6]
+    assert {shard.index for shard in but_one.owned("A")} == {4}
+    assert _finish(but_one, 4).owned("A").keys() == {at(6)}
+
+
+def test_a_waiting_shard_that_was_read_under_another_epoch_is_read_again() -> None:
+    group = _ordered(0, 3)
+    late = facts(finished(0, 1), finished(3, 0))
+    group = stepped(group, ForceCheckpoint(at(3), 0, 0, finished=False))
+    assert owners(stepped(group, ShardsChanged(late))) == {3: "A"}
 
 
 def test_shards_of_one_fact_may_be_each_others_ancestors_in_any_order() -> None:
@@ -223,7 +270,7 @@ def test_shards_that_are_their_own_ancestors_end_in_an_answer() -> None:
     round_about = facts(ShardFacts(0, (1,)), ShardFacts(1, (0, 1)))
     group = stepped(Group(NAME), join("A", round_about, order=True))
     assert _waiting(group) == [0, 1]
-    assert _waiting(stepped(group, Configure(order=False))) == []
+    assert _waiting(stepped(group, Configure(0, order=False))) == []
 
 
 def test_ancestors_are_those_of_the_same_stream() -> None:
@@ -234,14 +281,14 @@ def test_ancestors_are_those_of_the_same_stream() -> None:
 
 
 def test_order_switched_off_frees_all_that_wait_at_once() -> None:
-    group = stepped(_ordered(*ALL), Configure(order=False))
+    group = stepped(_ordered(*ALL), Configure(0, order=False))
     assert owners(group) == dict.fromkeys(ALL, "A")
 
 
 def test_order_switched_on_leaves_started_shards_alone_and_later_children_wait() -> None:
     group = stepped(Group(NAME), join("A", facts(0, 1, 2, 3, 4)))
     before = dict(group.shards)
-    group = stepped(group, Configure(order=True))
+    group = stepped(group, Configure(0, order=True))
     assert group.shards == before
     group = stepped(group, ShardsChanged(facts(*ALL)))
     assert _waiting(group) == [5, 6]
@@ -260,8 +307,7 @@ def test_a_finished_shard_leaves_and_the_rest_is_rebalanced() -> None:
     rows = rows_of(9)
     group = settled(stepped(Group(NAME), *(join(name, rows) for name in "ABC")))
     for index in (shard.index for shard in group.owned("A")):
-        epoch = group.shards[at(index)].epoch
-        group = settled(stepped(group, ShardsChanged(facts(finished(index, epoch)))))
+        group = settled(_finish(group, index))
         assert max(counts(group).values()) - min(counts(group).values()) <= 1
         assert at(index) not in group.shards
     assert counts(group) == {"A": 2, "B": 2, "C": 2}

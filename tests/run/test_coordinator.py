@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -16,7 +18,7 @@ from penstock.backends.memory import MemoryBackend
 from penstock.core import keys
 from penstock.core.assign import Allocator, balanced
 from penstock.core.checkpoint import Checkpoint
-from penstock.core.errors import BadStored, Contended, Fenced, NewerFormat, UnknownOutcome
+from penstock.core.errors import BadName, BadStored, Contended, Fenced, NewerFormat, UnknownOutcome
 from penstock.core.events import (
     Configure,
     Delete,
@@ -165,12 +167,63 @@ def test_a_refused_event_writes_nothing(backend: Backend) -> None:
     assert backend.changes() == before
 
 
+def test_what_is_no_event_writes_nothing(backend: Backend) -> None:
+    coordinator = _coordinator(backend)
+    coordinator.apply(GROUP, _join(_stream(backend), "A"))
+    before = backend.changes()
+    nothing: Any = "nothing"
+    assert coordinator.apply(GROUP, nothing) == Denied("unknown", "")
+    assert backend.changes() == before
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("", "empty"),
+        ("a/b/c", "at most one slash, as in namespace/name"),
+        ("no way", "only letters, digits, '.', '_' and '-', and one slash"),
+        ("\ud800", "only letters, digits, '.', '_' and '-', and one slash"),
+        (7, "a name is text"),
+        (None, "a name is text"),
+    ],
+)
+def test_a_group_without_a_name_is_refused(backend: Backend, name: Any, why: str) -> None:
+    stream = _stream(backend)
+    before = backend.changes()
+    for event in (_join(stream, "A"), Leave("A", 1)):
+        with pytest.raises(BadName) as caught:
+            _coordinator(backend).apply(name, event)
+        assert str(caught.value) == f"bad name {name!r}: {why}"
+    assert backend.changes() == before
+
+
+def test_a_fault_told_in_other_words_each_time_is_written_once(backend: Backend) -> None:
+    turns = count()
+
+    def failing(*_: object) -> Mapping[str, Sequence[ShardId]]:
+        raise RuntimeError(f"no luck at {next(turns)}")
+
+    stream = _stream(backend)
+    _coordinator(backend, OWN).apply(GROUP, Join("A", 1, (_facts(stream),), OWN))
+    coordinator = _coordinator(backend, Allocator("own", "3", deal=failing))
+    coordinator.apply(GROUP, Fence(at(0), 1))
+    fault = coordinator.load(GROUP).fault
+    assert fault == "allocator own: raised RuntimeError: no luck at 0"
+    before = backend.changes()
+    for _ in range(3):
+        reply = coordinator.apply(GROUP, _beat(coordinator.load(GROUP), "A"))
+        assert isinstance(reply, Granted)
+        assert reply.fault == fault
+    assert next(turns) == 4
+    assert backend.changes() == before
+
+
 def test_groups_do_not_touch_each_other(backend: Backend) -> None:
     stream = _stream(backend)
     coordinator = _coordinator(backend)
     coordinator.apply(GROUP, _join(stream, "A"))
     coordinator.apply("other", _join(stream, "A"))
-    coordinator.apply("other", Delete())
+    coordinator.apply("other", Delete(1))
     coordinator.apply("other", _join(stream, "B"))
     assert set(coordinator.load(GROUP).members) == {"A"}
     assert _epoch_keys(backend) == {
@@ -255,6 +308,23 @@ def test_a_checkpoint_forced_in_a_shard_not_heard_of_yet_makes_it_known(backend:
     assert reply == Settled(2)
     assert _checkpoint(backend, stream, 1) == Checkpoint(7, 0)
     assert _epoch_keys(backend) == _epochs_of(coordinator.load(GROUP))
+
+
+def test_a_shard_that_was_forced_into_being_goes_away_with_its_epoch_key(backend: Backend) -> None:
+    stream = _stream(backend, 2)
+    coordinator = _coordinator(backend)
+    coordinator.apply(GROUP, _join(stream, "A"))
+    coordinator.apply(GROUP, ForceCheckpoint(at(99), 0, 7, finished=False))
+    assert len(_epoch_keys(backend)) == 3
+    old = _facts(stream)
+    assert coordinator.apply(GROUP, ShardsChanged(old)) == Settled(2)
+    now = StreamFacts(old.stream, old.id, old.shards, seen=2)
+    assert coordinator.apply(GROUP, ShardsChanged(now)) == Settled(3)
+    group = coordinator.load(GROUP)
+    assert {shard.index for shard in group.shards} == {0, 1}
+    assert _epoch_keys(backend) == _epochs_of(group)
+    with pytest.raises(Fenced):
+        backend.commit(_commit(_grant(stream, 1, 2), 0, 5))
 
 
 # Commits
@@ -479,7 +549,6 @@ def test_who_loses_too_often_is_told_so() -> None:
         Leave("A", 1),
         Evict("A", 1, "dead"),
         Stop(at(0), 1),
-        Configure(order=True, timeout_s=3.0),
         ShardsChanged(StreamFacts("orders", 1, ())),
     ],
     ids=lambda event: type(event).__name__,
@@ -528,7 +597,8 @@ def test_what_a_heartbeat_lets_go_unheard_is_let_go_once(fate: Fate) -> None:
     [
         Fence(at(0), 1),
         ForceCheckpoint(at(0), 1, 3, finished=False),
-        Delete(),
+        Configure(0, order=True, timeout_s=3.0),
+        Delete(1),
     ],
     ids=lambda event: type(event).__name__,
 )
@@ -544,7 +614,11 @@ def test_after_an_unknown_outcome_a_refusal_tells_nothing(event: Event) -> None:
     assert _epoch_keys(backend) == _epochs_of(coordinator.load(GROUP))
 
 
-@pytest.mark.parametrize("event", [Fence(at(0), 1), Delete()], ids=["Fence", "Delete"])
+@pytest.mark.parametrize(
+    "event",
+    [Fence(at(0), 1), Configure(0, order=True, timeout_s=3.0), Delete(1)],
+    ids=lambda event: type(event).__name__,
+)
 def test_after_an_outcome_that_was_none_the_event_happens(event: Event) -> None:
     backend = Fickle()
     stream = _stream(backend)
@@ -552,6 +626,61 @@ def test_after_an_outcome_that_was_none_the_event_happens(event: Event) -> None:
     coordinator.apply(GROUP, _join(stream, "A"))
     backend.fates = ["lost"]
     assert coordinator.apply(GROUP, event) == Settled(2)
+
+
+def _meanwhile(backend: Backend, happens: Callable[[], object]) -> Coordinator:
+    """One whose every wait is somebody else's chance."""
+
+    def sleep(_: float) -> None:
+        happens()
+
+    return Coordinator(backend, dice=lambda: 0.0, sleep=sleep)
+
+
+def test_a_delete_that_was_applied_unheard_does_not_delete_the_next_group() -> None:
+    backend = Fickle()
+    stream = _stream(backend)
+    theirs = _coordinator(backend)
+    theirs.apply(GROUP, _join(stream, "A"))
+    ours = _meanwhile(backend, lambda: theirs.apply(GROUP, _join(stream, "B")))
+    backend.fates = ["unheard"]
+    with pytest.raises(UnknownOutcome, match="is another one by now") as caught:
+        ours.apply(GROUP, Delete(theirs.load(GROUP).born))
+    assert not caught.value.withdrawn
+    group = theirs.load(GROUP)
+    assert (group.exists, set(group.members), group.version, group.born) == (True, {"B"}, 4, 4)
+    assert _epoch_keys(backend) == _epochs_of(group) != {}
+    before = backend.changes()
+    assert theirs.apply(GROUP, Delete(1)) == Denied("late", "")
+    assert backend.changes() == before
+
+
+def test_a_delete_that_was_lost_does_not_delete_the_next_group_either() -> None:
+    backend = Fickle()
+    stream = _stream(backend)
+    theirs = _coordinator(backend)
+    theirs.apply(GROUP, _join(stream, "A"))
+
+    def anew() -> None:
+        theirs.apply(GROUP, Delete(1))
+        theirs.apply(GROUP, _join(stream, "B"))
+
+    backend.fates = ["lost"]
+    with pytest.raises(UnknownOutcome):
+        _meanwhile(backend, anew).apply(GROUP, Delete(1))
+    assert set(theirs.load(GROUP).members) == {"B"}
+
+
+def test_a_configuration_that_was_applied_unheard_does_not_undo_a_newer_one() -> None:
+    backend = Fickle()
+    theirs = _coordinator(backend)
+    theirs.apply(GROUP, _join(_stream(backend), "A"))
+    ours = _meanwhile(backend, lambda: theirs.apply(GROUP, Configure(2, timeout_s=7.0)))
+    backend.fates = ["unheard"]
+    with pytest.raises(UnknownOutcome, match="was configured meanwhile"):
+        ours.apply(GROUP, Configure(0, order=True, timeout_s=3.0))
+    group = theirs.load(GROUP)
+    assert (group.order, group.timeout_s, group.configured) == (True, 7.0, 3)
 
 
 # The end of a group, and a new beginning
@@ -585,7 +714,7 @@ def test_a_deleted_group_refuses_its_members_and_their_commits(backend: Backend)
     coordinator = _coordinator(backend)
     coordinator.apply(GROUP, _join(stream, "A"))
     beat = _beat(coordinator.load(GROUP), "A")
-    coordinator.apply(GROUP, Delete())
+    coordinator.apply(GROUP, Delete(1))
     assert coordinator.apply(GROUP, beat) == Denied("no group", "")
     with pytest.raises(Fenced):
         backend.commit(_commit(_grant(stream, 0, 1), 0, 5))
@@ -598,7 +727,7 @@ def test_what_a_deleted_group_left_is_swept_before_a_new_one_begins(backend: Bac
     others = _left_behind(backend, "other")
     coordinator = _coordinator(backend)
     assert len(_left_behind(backend, GROUP)) == len(others) == 16
-    coordinator.apply(GROUP, Delete())
+    coordinator.apply(GROUP, Delete(1))
     assert len(_left_behind(backend, GROUP)) == 12
     mine = _granted(coordinator.apply(GROUP, _join(stream, "A", 2)))
     assert mine == dict.fromkeys(range(4), 2)
@@ -616,7 +745,7 @@ def test_any_call_sweeps_what_a_deleted_group_left(backend: Backend) -> None:
     stream = _stream(backend)
     _worked(backend, stream, GROUP, 4)
     coordinator = _coordinator(backend)
-    coordinator.apply(GROUP, Delete())
+    coordinator.apply(GROUP, Delete(1))
     assert coordinator.apply(GROUP, Leave("A", 1)) == Denied("no group", "")
     assert _left_behind(backend, GROUP) == []
     assert coordinator.load(GROUP) == Group(GROUP, version=3, gone={"A": 1}, floor=1)
@@ -632,7 +761,7 @@ def test_more_than_fits_in_one_transaction_is_swept() -> None:
     coordinator.apply(GROUP, _join(stream, "A"))
     many = {keys.state_key(GROUP, stream.id, 0, b"%d" % n): b"" for n in range(2_500)}
     backend.transact({}, many)
-    coordinator.apply(GROUP, Delete())
+    coordinator.apply(GROUP, Delete(1))
     backend.calls = 0
     coordinator.apply(GROUP, Leave("A", 1))
     assert backend.calls == 3
@@ -645,7 +774,7 @@ def test_a_sweep_that_was_disturbed_is_done_again(fate: Fate) -> None:
     stream = _stream(backend)
     _worked(backend, stream, GROUP, 4)
     coordinator = _coordinator(backend)
-    coordinator.apply(GROUP, Delete())
+    coordinator.apply(GROUP, Delete(1))
     backend.fates = [fate]
     mine = _granted(coordinator.apply(GROUP, _join(stream, "A", 2)))
     assert mine == dict.fromkeys(range(4), 2)
@@ -658,7 +787,7 @@ def test_a_sweep_does_not_touch_a_group_that_was_made_anew_meanwhile() -> None:
     stream = _stream(backend)
     _worked(backend, stream, GROUP, 4)
     ours, theirs = _coordinator(backend), _coordinator(backend)
-    ours.apply(GROUP, Delete())
+    ours.apply(GROUP, Delete(1))
     backend.next.append(lambda: theirs.apply(GROUP, _join(stream, "B", 2)))
     ours.apply(GROUP, Leave("A", 1))
     group = ours.load(GROUP)
@@ -742,7 +871,7 @@ def test_where_an_allocator_is_not_known_others_deal_later(backend: Backend) -> 
 
 
 def test_a_shipped_allocator_of_another_version_is_not_taken_for_it(backend: Backend) -> None:
-    later = Allocator("balanced", "2", deal=_all_to_the_last)
+    later = Allocator("balanced", "2", deal=balanced.deal)
     stream = _stream(backend)
     _coordinator(backend, later).apply(GROUP, Join("A", 1, (_facts(stream),), later))
     assert _coordinator(backend).load(GROUP).allocator.deal is None

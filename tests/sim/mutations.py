@@ -245,6 +245,16 @@ MUTATIONS = [
         "return after, Settled(after.version)\n\n\ndef _release", heals=True,
     ),
     _one(
+        "who left is never let in again", 10, GROUP,
+        "if event.incarnation <= group.gone.get(event.member, -1):",
+        "if event.member in group.gone:", heals=True,
+    ),
+    _one(
+        "a fence is said to stand and does not", 20, GROUP,
+        "draft = Draft(group)\n    draft.fence(event.shard)\n    return",
+        "draft = Draft(group)\n    return", fences=60,
+    ),
+    _one(
         "a group that was not dealt stays so", 20, GROUP,
         "if let_go or learnt or (group.pending and group.allocator.deal is not None):",
         "if let_go or learnt:", own_allocator=True, servers=0, heals=True, stops=300,

@@ -64,11 +64,7 @@ class Allocator:
 
 def capped(replicas: int) -> Allocator:
     """Balanced, but nobody takes more than the share of one in so many, even while fewer run."""
-    if (
-        isinstance(replicas, bool)
-        or not isinstance(replicas, int)
-        or not 0 < replicas < REPLICAS_END
-    ):
+    if type(replicas) is not int or not 0 < replicas < REPLICAS_END:
         raise BadSetting(f"capped({replicas!r}): a whole number from 1 to {REPLICAS_END - 1}")
     return Allocator(f"capped({replicas})", deal=partial(_capped, replicas), replicas=replicas)
 

@@ -88,8 +88,7 @@ class Chaos:
         names: set[str] = set()
         for replica in self.replicas:
             if replica not in healthy or replica.name in names:
-                replica.wanted = False
-                replica.kill()
+                self._shut_out(replica)
                 continue
             names.add(replica.name)
             if not replica.node.alive:
@@ -101,6 +100,15 @@ class Chaos:
             if stream not in self.store.streams:
                 self.store.create_stream(stream, 2)
         self.admin.node.later(1.0, self._resume_all)
+
+    def _shut_out(self, replica: Replica) -> None:
+        """For good: dead, or still there and heard by nobody."""
+        replica.wanted = False
+        if self.net.servers and self.world.seed % 2:
+            replica.wanted = replica.node.alive
+            self.net.muted.add(replica.node.name)
+        else:
+            replica.kill()
 
     def _resume_all(self) -> None:
         for shard, standing in self.checks.group.shards.items():

@@ -77,6 +77,8 @@ class Net:
         self.faulty = True
         self.cut: set[tuple[str, str]] = set()
         """One-way: nothing goes from the first to the second."""
+        self.muted: set[str] = set()
+        """Those who hear, but are not heard any more."""
         self.servers: list[tuple[Node, Coordinator]] = []
         self._beats: dict[Watched, int] = {}
         self._owners: dict[Watched, tuple[Node, int]] = {}
@@ -108,6 +110,8 @@ class Net:
         self.send(node.name, server, received)
 
     def send(self, sender: str, to: Node, call: Call, life: int | None = None) -> None:
+        if sender in self.muted:
+            return
         if not self.faulty:
             to.later(self.world.about(0.005), call, life)
             return
@@ -124,6 +128,8 @@ class Net:
 
     def sign(self, node: Node, who: Watched, beat: int, given: Call) -> None:
         """Write a sign; ``given`` is called once it can be seen."""
+        if node.name in self.muted:
+            return
         if self.faulty and (self.signs_fail or self.world.chance(self.swarm.drop / 4)):
             return
         self._owners[who] = node, node.life

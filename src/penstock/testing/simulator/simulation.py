@@ -77,7 +77,7 @@ class _Simulation:
         world = self.world = World(seed)
         self.swarm = swarm
         store = self.store = SimStore(world, swarm)
-        net = Net(world, swarm, store)
+        net = self.net = Net(world, swarm, store)
         checks = self.checks = Checks(world, store, net)
         store.create_stream("a", swarm.shards)
         store.create_stream("b", 2)
@@ -91,9 +91,9 @@ class _Simulation:
             return Observer(own, net, store, coordinator, checks)
 
         names = [f"m{n}" for n in range(swarm.members)]
+        nodes = {name: name for name in names} | ({"twin of m0": "m0"} if swarm.twins else {})
         self.replicas = [
-            Replica(node(name), name, net, store, swarm, checks)
-            for name in (*names, *(names[:1] if swarm.twins else ()))
+            Replica(node(own), name, net, store, swarm, checks) for own, name in nodes.items()
         ]
         self.servers = [observer(f"server{n}") for n in range(swarm.servers)]
         net.servers = [(server.node, server.coordinator) for server in self.servers]
@@ -131,16 +131,13 @@ class _Simulation:
             if standing.state == "free":
                 raise Violation("L1", shard, f"free {REST_S} s after the last fault")
         for replica in self.replicas:
-            member = group.members.get(replica.name)
-            seat = replica.seat
-            if replica.wanted and (seat is None or member is None):
-                raise Violation(
-                    "L4", None, f"{replica.name} is not back {REST_S} s after all faults"
-                )
-        for replica in self.replicas:
+            if not replica.wanted or replica.node.name in self.net.muted:
+                continue
             since_s = replica.waiting_since_s
-            if replica.wanted and since_s is not None and self.world.now_s - since_s > REST_S:
+            if since_s is not None and self.world.now_s - since_s > REST_S:
                 raise Violation("L5", None, f"{replica.name} waits for an answer since {since_s}")
+            if replica.seat is None or replica.name not in group.members:
+                raise Violation("L4", None, f"{replica.name} is no member {REST_S} s after faults")
 
     def _check_rest(self) -> None:
         group = self.checks.group
