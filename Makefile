@@ -4,6 +4,9 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SEED ?=
 SEEDS ?= 100
+comma := ,
+space := $(subst ,, )
+WHOLE := $(subst $(space),$(comma),$(patsubst %,*/core/%.py,group draft standing events assign shares member watch checkpoint group_bytes))
 
 .DEFAULT_GOAL := help
 
@@ -35,6 +38,12 @@ check: $(STAMP) ## Format, lint, types, layers, core and contract tests: under a
 .PHONY: test
 test: $(STAMP) check ## Everything, kills and damaged files included: some minutes
 	$(BIN)/python -m pytest -q -m slow
+	$(MAKE) --no-print-directory cover
+
+.PHONY: cover
+cover: $(STAMP) ## Every branch of the group machine and its allocators, by the core tests alone
+	$(BIN)/coverage run -m pytest -q tests/core -k 'group or assign or member or watch or checkpoint'
+	$(BIN)/coverage report --include='$(WHOLE)' --show-missing --fail-under=100
 
 .PHONY: sim
 sim: $(STAMP) ## Simulate groups under faults: make sim SEEDS=400, or one again: make sim SEED=7

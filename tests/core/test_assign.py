@@ -607,3 +607,21 @@ def test_a_capacity_is_finite_and_above_zero(capacity: float) -> None:
 def test_allocators_are_the_same_by_name_and_version() -> None:
     assert Allocator("x", "2", deal=lambda *_: {}) == Allocator("x", "2", replicas=3)
     assert Allocator("x", "2") != Allocator("x", "1")
+
+
+@pytest.mark.parametrize(
+    ("name", "deal"), [("balanced", single.deal), ("capped(5)", capped(3).deal)]
+)
+def test_a_shipped_name_means_its_own_function(name: str, deal: Any) -> None:
+    with pytest.raises(BadSetting, match="is shipped: give yours a name of its own"):
+        Allocator(name, deal=deal)
+
+
+def test_a_fault_can_be_shown_and_stored_whatever_its_words() -> None:
+    def failing(*_: object) -> Any:
+        raise RuntimeError("\ud800\x07 no\nluck")
+
+    with pytest.raises(BadAllocation, match=r"raised RuntimeError: \?\? no luck$"):
+        dealt(
+            Allocator("bad", deal=failing), [Candidate("A", frozenset("s"))], [ShardId("s", 0)], {}
+        )

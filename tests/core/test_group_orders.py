@@ -183,7 +183,7 @@ def test_an_empty_shard_between_that_comes_later_does_not_hide_one_either() -> N
     group = stepped(group, ShardsChanged(facts(*chain)))
     assert owners(group) == {0: "A", 1: None, 2: None}
     assert _waiting(group) == [2]
-    group = stepped(group, Configure(0, timeout_s=3.0))
+    group = stepped(group, Configure(1, timeout_s=3.0))
     assert group.shards[at(1)] == done(0, (0,))
     group = _finish(group, 0)
     assert owners(group) == {2: "A"}
@@ -270,7 +270,7 @@ def test_shards_that_are_their_own_ancestors_end_in_an_answer() -> None:
     round_about = facts(ShardFacts(0, (1,)), ShardFacts(1, (0, 1)))
     group = stepped(Group(NAME), join("A", round_about, order=True))
     assert _waiting(group) == [0, 1]
-    assert _waiting(stepped(group, Configure(0, order=False))) == []
+    assert _waiting(stepped(group, Configure(1, order=False))) == []
 
 
 def test_ancestors_are_those_of_the_same_stream() -> None:
@@ -281,14 +281,14 @@ def test_ancestors_are_those_of_the_same_stream() -> None:
 
 
 def test_order_switched_off_frees_all_that_wait_at_once() -> None:
-    group = stepped(_ordered(*ALL), Configure(0, order=False))
+    group = stepped(_ordered(*ALL), Configure(1, order=False))
     assert owners(group) == dict.fromkeys(ALL, "A")
 
 
 def test_order_switched_on_leaves_started_shards_alone_and_later_children_wait() -> None:
     group = stepped(Group(NAME), join("A", facts(0, 1, 2, 3, 4)))
     before = dict(group.shards)
-    group = stepped(group, Configure(0, order=True))
+    group = stepped(group, Configure(1, order=True))
     assert group.shards == before
     group = stepped(group, ShardsChanged(facts(*ALL)))
     assert _waiting(group) == [5, 6]

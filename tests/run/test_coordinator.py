@@ -597,7 +597,7 @@ def test_what_a_heartbeat_lets_go_unheard_is_let_go_once(fate: Fate) -> None:
     [
         Fence(at(0), 1),
         ForceCheckpoint(at(0), 1, 3, finished=False),
-        Configure(0, order=True, timeout_s=3.0),
+        Configure(1, order=True, timeout_s=3.0),
         Delete(1),
     ],
     ids=lambda event: type(event).__name__,
@@ -616,7 +616,7 @@ def test_after_an_unknown_outcome_a_refusal_tells_nothing(event: Event) -> None:
 
 @pytest.mark.parametrize(
     "event",
-    [Fence(at(0), 1), Configure(0, order=True, timeout_s=3.0), Delete(1)],
+    [Fence(at(0), 1), Configure(1, order=True, timeout_s=3.0), Delete(1)],
     ids=lambda event: type(event).__name__,
 )
 def test_after_an_outcome_that_was_none_the_event_happens(event: Event) -> None:
@@ -678,7 +678,7 @@ def test_a_configuration_that_was_applied_unheard_does_not_undo_a_newer_one() ->
     ours = _meanwhile(backend, lambda: theirs.apply(GROUP, Configure(2, timeout_s=7.0)))
     backend.fates = ["unheard"]
     with pytest.raises(UnknownOutcome, match="was configured meanwhile"):
-        ours.apply(GROUP, Configure(0, order=True, timeout_s=3.0))
+        ours.apply(GROUP, Configure(1, order=True, timeout_s=3.0))
     group = theirs.load(GROUP)
     assert (group.order, group.timeout_s, group.configured) == (True, 7.0, 3)
 
@@ -882,3 +882,8 @@ def test_a_shipped_allocator_is_known_everywhere(backend: Backend) -> None:
     stream = _stream(backend)
     _coordinator(backend).apply(GROUP, _join(stream, "A"))
     assert _coordinator(backend).load(GROUP).allocator is balanced
+
+
+def test_a_group_is_loaded_by_a_name_that_can_be(store: Backend) -> None:
+    with pytest.raises(BadName, match="bad name"):
+        Coordinator(store).load("a b")

@@ -55,7 +55,7 @@ class Allocator:
                 )
         if not (self.deal is None or callable(self.deal)):
             raise BadSetting(f"allocator {self.name}: deal is a function or None")
-        if self.deal is not None and _is_shipped_name(self.name) and not _is_proven(self):
+        if self.deal is not None and not _is_free(self.name, self.deal):
             raise BadSetting(f"allocator {self.name} is shipped: give yours a name of its own")
         many = self.replicas
         if many is not None and (isinstance(many, bool) or not isinstance(many, int) or many < 1):
@@ -172,12 +172,15 @@ def _bad(allocator: Allocator, why: str) -> BadAllocation:
 
 
 def _line(text: str) -> str:
-    line = " ".join(text.split())
+    line = "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
     return line if len(line) <= REASON_CHARS_MAX else line[: REASON_CHARS_MAX - 1] + "…"
 
 
-def _is_shipped_name(name: str) -> bool:
-    return name in _SHIPPED_NAMES or _CAPPED.fullmatch(name) is not None
+def _is_free(name: str, deal: Deal) -> bool:
+    """Whether that function may have this name: a shipped one means the same everywhere."""
+    if found := _CAPPED.fullmatch(name):
+        return isinstance(deal, partial) and (deal.func, deal.args) == (_capped, (int(found[1]),))
+    return deal is _DEALS.get(name, deal)
 
 
 def _is_proven(allocator: Allocator) -> bool:
@@ -223,12 +226,17 @@ def _weighted(members: Members, shards: Shards, current: Owners) -> Assignment:
     return shared(members, shards, current, len(shards))
 
 
-_PROVEN = (_balanced, _capped, _round_robin, _single, _weighted)
-_SHIPPED_NAMES = ("balanced", "round_robin", "single", "weighted")
+_DEALS: dict[str, Deal] = {
+    "balanced": _balanced,
+    "round_robin": _round_robin,
+    "single": _single,
+    "weighted": _weighted,
+}
+_PROVEN = (*_DEALS.values(), _capped)
 
 balanced = Allocator("balanced", deal=_balanced)
 round_robin = Allocator("round_robin", deal=_round_robin)
 single = Allocator("single", deal=_single)
 weighted = Allocator("weighted", deal=_weighted)
 
-_SHIPPED = dict(zip(_SHIPPED_NAMES, (balanced, round_robin, single, weighted), strict=True))
+_SHIPPED = {shipped.name: shipped for shipped in (balanced, round_robin, single, weighted)}

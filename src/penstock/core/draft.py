@@ -36,6 +36,8 @@ class Draft:
         self.hints: dict[ShardId, str] = {}
         """Who should rather get a free shard: the same name under its old incarnation."""
         self.floor = group.floor
+        self.fault = ""
+        """Why it could not be dealt, once it is finished."""
         self.moves: list[Move] = []
 
     def go(self, shard: ShardId, edge: str, after: State) -> None:
@@ -134,9 +136,7 @@ class Draft:
         self._free_waiters()
         self._forget_done()
         fault = self._deal()
-        if fault and self.before.fault:
-            # An allocator may fail with other words each time: that is no change.
-            fault = self.before.fault
+        self.fault = fault or ""
         after = replace(
             self.group,
             version=self.version,
@@ -149,7 +149,8 @@ class Draft:
             removed=self.removed,
             forgotten=self.forgotten + sum(move.edge == "forget" for move in self.moves),
             pending=fault is not None,
-            fault=fault or "",
+            # An allocator may fail with other words each time: that is no change.
+            fault=(self.before.fault or self.fault) if fault else "",
             moves=tuple(self.moves),
         )
         unchanged = replace(after, version=self.before.version) == self.before

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import inf
 from typing import Literal, NamedTuple
 
 from penstock.core.assign import Allocator
@@ -17,6 +16,8 @@ from penstock.core.model import OFFSET_MAX, ShardId
 from penstock.core.names import checked_name
 
 MEMBER_CHARS_MAX = 200
+STREAMS_MAX = 1_000
+AMOUNT_MAX = 1e9
 INDEX_END = 2**32
 NUMBER_END = 2**63
 
@@ -59,8 +60,9 @@ class StreamFacts:
 
     def __post_init__(self) -> None:
         checked_name(self.stream)
-        for index in (self.id, *(fact.index for fact in self.shards)):
-            _check_index(index)
+        _check_index(self.id)
+        for fact in self.shards:
+            _check_index(fact.index, *fact.parents)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +80,18 @@ class Join:
 
     def __post_init__(self) -> None:
         _check_member(self.member)
-        if not 0 <= self.incarnation < NUMBER_END:
+        if not (isinstance(self.incarnation, int) and 0 <= self.incarnation < NUMBER_END):
             raise BadSetting(f"bad incarnation {self.incarnation!r} of {self.member}")
-        if not (isinstance(self.capacity, int | float) and 0 < self.capacity < inf):
-            raise BadSetting(f"bad capacity {self.capacity!r} of {self.member}: finite, above 0")
+        if not (isinstance(self.capacity, int | float) and 0 < self.capacity <= AMOUNT_MAX):
+            raise BadSetting(
+                f"bad capacity {self.capacity!r} of {self.member}: above 0, up to {AMOUNT_MAX:g}"
+            )
         _check_timeout(self.timeout_s)
+        _check_order(self.order)
+        names = {facts.stream for facts in self.streams}
+        if len(names) != len(self.streams) or len(names) > STREAMS_MAX:
+            count = len(self.streams)
+            raise BadSetting(f"{self.member}: {count} streams: each once, at most {STREAMS_MAX}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +178,7 @@ class ForceCheckpoint:
     def __post_init__(self) -> None:
         if not (isinstance(self.next, int) and 0 <= self.next <= OFFSET_MAX):
             raise BadSetting(f"a checkpoint at {self.next!r}: an offset is 0 to {OFFSET_MAX}")
-        _check_index(self.shard.index)
+        _check_index(self.shard.index, *self.parents)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +194,8 @@ class Configure:
     def __post_init__(self) -> None:
         if self.timeout_s is not None:
             _check_timeout(self.timeout_s)
+        if self.order is not None:
+            _check_order(self.order)
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,8 +265,13 @@ Reply = Granted | Settled | Denied
 
 
 def _check_timeout(timeout_s: float) -> None:
-    if not (isinstance(timeout_s, int | float) and 0 < timeout_s < inf):
-        raise BadSetting(f"bad timeout {timeout_s!r}: seconds, finite, above 0")
+    if not (isinstance(timeout_s, int | float) and 0 < timeout_s <= AMOUNT_MAX):
+        raise BadSetting(f"bad timeout {timeout_s!r}: seconds above 0, up to {AMOUNT_MAX:g}")
+
+
+def _check_order(order: bool) -> None:
+    if not isinstance(order, bool):
+        raise BadSetting(f"bad order {order!r}: True or False")
 
 
 def _check_member(name: str) -> None:
@@ -265,6 +281,7 @@ def _check_member(name: str) -> None:
         )
 
 
-def _check_index(index: int) -> None:
-    if not (isinstance(index, int) and 0 <= index < INDEX_END):
-        raise BadSetting(f"bad shard {index!r}: 0 to {INDEX_END - 1}")
+def _check_index(*indexes: int) -> None:
+    for index in indexes:
+        if not (isinstance(index, int) and 0 <= index < INDEX_END):
+            raise BadSetting(f"bad shard or id {index!r}: 0 to {INDEX_END - 1}")

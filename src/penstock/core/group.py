@@ -85,9 +85,25 @@ MEMBERS_MAX = 1_000
 GROUP_SHARDS_MAX = 20_000
 
 
+_OfAGroup = (
+    Heartbeat
+    | Release
+    | Leave
+    | Evict
+    | ShardsChanged
+    | Fence
+    | Stop
+    | Resume
+    | ForceCheckpoint
+    | Configure
+    | Delete
+)
+"""What can happen only to a group that exists."""
+
+
 def step(group: Group, event: Event) -> tuple[Group, Reply]:
     """The group after the event, and the answer to whoever sent it."""
-    if not group.exists and not isinstance(event, Join | Swept):
+    if not group.exists and isinstance(event, _OfAGroup):
         return group, Denied("no group", f"there is no group {group.name!r}")
     match event:
         case Heartbeat():
@@ -158,7 +174,11 @@ def _join(group: Group, event: Join) -> tuple[Group, Reply]:
     entered = replace(group, exists=True, allocator=event.allocator)
     if not group.exists:
         entered = replace(
-            entered, born=group.version + 1, order=event.order, timeout_s=event.timeout_s
+            entered,
+            born=group.version + 1,
+            configured=group.version + 1,
+            order=event.order,
+            timeout_s=event.timeout_s,
         )
     draft = Draft(entered)
     draft.without(event.member)
@@ -171,8 +191,8 @@ def _join(group: Group, event: Join) -> tuple[Group, Reply]:
     after = draft.finished()
     if _is_too_full(group, after):
         return group, _too_many(after)
-    if after.fault:
-        return group, Denied("allocation", after.fault)
+    if draft.fault:
+        return group, Denied("allocation", draft.fault)
     return after, _granted(after, event.member)
 
 
@@ -266,8 +286,8 @@ def _configure(group: Group, event: Configure) -> tuple[Group, Reply]:
         changed = replace(changed, configured=group.version + 1)
     draft = Draft(changed, group)
     after = draft.finished()
-    if event.allocator is not None and after.fault:
-        return group, Denied("allocation", after.fault)
+    if event.allocator is not None and draft.fault:
+        return group, Denied("allocation", draft.fault)
     return after, Settled(after.version)
 
 

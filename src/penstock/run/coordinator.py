@@ -80,7 +80,7 @@ class Coordinator:
 
     def load(self, name: str) -> Group:
         """The group as it is; one that does not exist if there is none."""
-        return self.read(name, self._store.get(keys.group_key(name)))
+        return self.read(name, self._store.get(keys.group_key(checked_name(name))))
 
     def asking(
         self, name: str, event: Event, still: Callable[[], bool] | None = None

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.core import keys
-from penstock.core.assign import Allocator, balanced
+from penstock.core.assign import Allocator, balanced, named
 from penstock.core.errors import PenstockError
 from penstock.core.events import Denied, Granted, Join, Leave, Reply
 from penstock.core.member import Change, Seat
@@ -44,6 +44,7 @@ class Replica:
         self.waiting_since_s: float | None = None
         self._coordinator = self._new_coordinator()
         self._observer: Observer | None = None
+        self._capacity = float(node.world.dice.randint(1, 3))
         self._stint = 0
         """Counts seats, so that what belongs to an older one falls silent."""
 
@@ -157,7 +158,8 @@ class Replica:
             self.name,
             incarnation,
             tuple(facts_of(self.store, name, group, self.store.is_read) for name in STREAMS),
-            OWN_ALLOCATOR if self.swarm.own_allocator and not self.net.servers else balanced,
+            self._allocator(),
+            capacity=self._capacity,
             order=self.swarm.order,
             timeout_s=SESSION_S,
         )
@@ -192,6 +194,10 @@ class Replica:
 
         self.net.sign(self.node, who, 0, given)
         self.node.later(ANSWER_S_MAX * 2, retry)
+
+    def _allocator(self) -> Allocator:
+        own = self.swarm.own_allocator and not self.net.servers
+        return OWN_ALLOCATOR if own else named(self.swarm.allocator)
 
     def _sit(self, seat: Seat) -> None:
         self.seat = seat

@@ -50,6 +50,8 @@ class Swarm:
     drift: float
     dead_is_seen: bool
     own_allocator: bool
+    """Where there is no server, it is one that administrators do not know."""
+    allocator: str
 
 
 FAULTS = (
@@ -97,4 +99,5 @@ def drawn(seed: int) -> Swarm:
         drift=some(0.5, 0.001, DRIFT_MAX),
         dead_is_seen=dice.random() < 0.5,
         own_allocator=dice.random() < 0.5,
+        allocator=dice.choice(("balanced", "balanced", "weighted", "single", "round_robin")),
     )
