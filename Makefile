@@ -33,7 +33,13 @@ check: $(STAMP) ## Format, lint, types, layers, core and contract tests: under a
 	$(BIN)/ruff check --quiet src tests examples
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo >/dev/null || $(BIN)/lint-imports
-	$(BIN)/python -m pytest -q -m "not slow"
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target check-core check-rest
+
+.PHONY: check-core check-rest
+check-core: $(STAMP)
+	$(BIN)/python -m pytest -q -m "not slow" tests/core tests/contracts
+check-rest: $(STAMP)
+	$(BIN)/python -m pytest -q -m "not slow" --ignore=tests/core --ignore=tests/contracts
 
 .PHONY: test
 test: $(STAMP) check ## Everything, kills and damaged files included: some minutes

@@ -884,6 +884,6 @@ def test_a_shipped_allocator_is_known_everywhere(backend: Backend) -> None:
     assert _coordinator(backend).load(GROUP).allocator is balanced
 
 
-def test_a_group_is_loaded_by_a_name_that_can_be(store: Backend) -> None:
+def test_a_group_is_loaded_by_a_name_that_can_be(backend: Backend) -> None:
     with pytest.raises(BadName, match="bad name"):
-        Coordinator(store).load("a b")
+        Coordinator(backend).load("a b")
