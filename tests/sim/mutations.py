@@ -206,7 +206,7 @@ MUTATIONS = [
         "that a shard is read is told without the epoch it was read under", 40, OBSERVER,
         "f._replace(finished_at=epoch)",
         "f._replace(finished_at=group.shards[shard].epoch if shard in group.shards else 0)",
-        order=True, splits=200, forces=200,
+        order=True, splits=400, forces=1500, heals=True, kills=0, pauses=0, deletes=0,
     ),
     _one(
         "the epoch key outlives the owner", 40, COORDINATOR,
