@@ -10,7 +10,7 @@ import pytest
 from penstock.backends.lmdb.backend import LmdbBackend
 from penstock.backends.memory import MemoryBackend
 from penstock.core.model import StreamInfo
-from penstock.core.ports import Append, Capabilities, Commit, Place, Producer, Versioned
+from penstock.core.ports import ABSENT, Append, Capabilities, Commit, Place, Producer, Versioned
 from penstock.testing.contracts.backend import BackendContract, Opening
 
 
@@ -51,6 +51,10 @@ class RecordsOnly(MemoryBackend):
     def get(self, key: bytes) -> Versioned | None:
         self.capabilities.require("store")
         return None
+
+    def version(self, key: bytes) -> int:
+        self.capabilities.require("store")
+        return ABSENT
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, Versioned]]:
         self.capabilities.require("store")

@@ -100,7 +100,8 @@ MUTATIONS = [
     ),
     _one(
         "an old copy of the group is used", 10, COORDINATOR,
-        "if group is None or version != found.version:", "if group is None:",
+        "if known is None or group is None or known.version != found.version:",
+        "if group is None:",
     ),
     _one(
         "a checkpoint read earlier is used again", 10, WORKER,

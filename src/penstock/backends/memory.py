@@ -16,6 +16,7 @@ from penstock.core.batch import Batch
 from penstock.core.errors import Closed, ShardClosed, StreamExists, UnknownStream
 from penstock.core.model import Bounds, StreamInfo, even_shards
 from penstock.core.ports import (
+    ABSENT,
     Append,
     Capabilities,
     Commit,
@@ -184,6 +185,11 @@ class MemoryBackend:
     def get(self, key: bytes) -> Versioned | None:
         with self._reading():
             return self._values.get(key)
+
+    def version(self, key: bytes) -> int:
+        with self._reading():
+            found = self._values.get(key)
+            return ABSENT if found is None else found.version
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, Versioned]]:
         with self._reading():

@@ -195,6 +195,9 @@ class Store(Protocol):
 
     def get(self, key: bytes) -> Versioned | None: ...
 
+    def version(self, key: bytes) -> int:
+        """The version of what is there, `ABSENT` if nothing is; cheaper than to get it."""
+
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, Versioned]]:
         """All keys that begin so, in order, from one moment."""
 

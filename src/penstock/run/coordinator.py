@@ -33,6 +33,8 @@ _SWEPT_AT_ONCE = 1000
 @dataclass(frozen=True, slots=True)
 class Get:
     key: bytes
+    known: Versioned | None = None
+    """What was got before: good enough if the version is still the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ class Coordinator:
         self._own = {(own.name, own.version): own for own in allocators}
         self._dice = dice
         self._sleep = sleep
-        self._loaded: dict[str, tuple[int, Group]] = {}
+        self._loaded: dict[str, tuple[Versioned, Group]] = {}
 
     def apply(self, name: str, event: Event, still: Callable[[], bool] | None = None) -> Reply:
         """The reply to the event, once what it changed is stored.
@@ -80,7 +82,8 @@ class Coordinator:
 
     def load(self, name: str) -> Group:
         """The group as it is; one that does not exist if there is none."""
-        return self.read(name, self._store.get(keys.group_key(checked_name(name))))
+        known, _ = self._loaded.get(name, (None, None))
+        return self.read(name, self._got(Get(keys.group_key(checked_name(name)), known)))
 
     def asking(
         self, name: str, event: Event, still: Callable[[], bool] | None = None
@@ -90,7 +93,8 @@ class Coordinator:
         for attempt in range(ATTEMPTS_MAX):
             if attempt:
                 yield Pause(self._dice() * min(DELAY_S * 2**attempt, DELAY_S_MAX))
-            found: Versioned | None = yield Get(key)
+            known, _ = self._loaded.get(name, (None, None))
+            found: Versioned | None = yield Get(key, known)
             before = self.read(name, found)
             if not before.exists and before.streams:
                 yield from self._sweep(before, found)
@@ -155,11 +159,16 @@ class Coordinator:
         """What was found under the group's key; decoded once as long as it stays the same."""
         if found is None:
             return Group(name)
-        version, group = self._loaded.get(name, (ABSENT, None))
-        if group is None or version != found.version:
+        known, group = self._loaded.get(name, (None, None))
+        if known is None or group is None or known.version != found.version:
             group = decoded(found.value, self.allocator)
-            self._loaded[name] = found.version, group
+            self._loaded[name] = found, group
         return group
+
+    def _got(self, wish: Get) -> Versioned | None:
+        if wish.known is not None and self._store.version(wish.key) == wish.known.version:
+            return wish.known
+        return self._store.get(wish.key)
 
     def allocator(self, name: str, version: str) -> Allocator:
         """The allocator of that name and version; one that cannot deal if it is not known here."""
@@ -184,7 +193,7 @@ class Coordinator:
             answer, error = None, None
             match wish:
                 case Get():
-                    answer = self._store.get(wish.key)
+                    answer = self._got(wish)
                 case Scan():
                     answer = self._store.scan(wish.prefix)
                 case Pause():

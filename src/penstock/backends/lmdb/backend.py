@@ -23,6 +23,7 @@ from penstock.core.batch import Batch
 from penstock.core.errors import BadBatch, Closed, StreamExists
 from penstock.core.model import Bounds, StreamInfo, even_shards
 from penstock.core.ports import (
+    ABSENT,
     Append,
     Capabilities,
     Commit,
@@ -211,6 +212,11 @@ class LmdbBackend:
     def get(self, key: bytes) -> Versioned | None:
         with self._reading() as txn:
             return Tables(self._environment, txn).get(key)
+
+    def version(self, key: bytes) -> int:
+        with self._reading() as txn:
+            row = txn.get(rows.value_key(key))
+            return ABSENT if row is None else rows.version_of(row)
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, Versioned]]:
         with self._reading() as txn:

@@ -137,6 +137,11 @@ def opened_row(key: bytes, row: bytes | memoryview) -> Versioned:
     return Versioned(value, version)
 
 
+def version_of(row: bytes | memoryview) -> int:
+    """Unverified: good to tell that a row is another one than the one that was verified."""
+    return int.from_bytes(row[1:9], "little")
+
+
 def packed(value: msgspec.Struct | int) -> bytes:
     return msgspec.msgpack.encode(value)
 

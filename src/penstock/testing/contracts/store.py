@@ -78,6 +78,16 @@ class StoreContract(Subject):
         assert store.transact({b"a": _version(store, b"a")}, {})
         assert not store.transact({b"a": ABSENT}, {})
 
+    def test_the_version_can_be_asked_without_the_value(self, store: Backend | None) -> None:
+        if store is None:
+            return
+        assert store.version(b"k") == ABSENT
+        for value in (b"a", b"", b"a"):
+            store.transact({}, {b"k": value})
+            assert store.version(b"k") == _version(store, b"k")
+        store.transact({}, {b"k": None})
+        assert store.version(b"k") == ABSENT
+
     def test_versions_never_come_again(self, store: Backend | None) -> None:
         if store is None:
             return

@@ -11,7 +11,7 @@ from penstock.core import keys, transaction
 from penstock.core.checkpoint import Checkpoint
 from penstock.core.errors import Fenced, PenstockError, UnknownOutcome, UnknownStream
 from penstock.core.model import HASH_END, Shard, ShardId, Slice, StreamInfo
-from penstock.core.ports import Grant, Versioned
+from penstock.core.ports import ABSENT, Grant, Versioned
 from penstock.core.transaction import Part
 from penstock.run.coordinator import Get, Scan, Transact, Wish
 from penstock.testing.simulator.swarm import Swarm
@@ -143,6 +143,10 @@ class SimStore:
         return Checkpoint.decoded(found.value) if found else Checkpoint()
 
     # The store's contract, without faults
+
+    def version(self, key: bytes) -> int:
+        found = self._values.get(key)
+        return ABSENT if found is None else found.version
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, Versioned]]:
         return iter(sorted(item for item in self._values.items() if item[0].startswith(prefix)))
