@@ -77,10 +77,9 @@ class Chaos:
         self.net.cut.clear()
         self.net.signs_fail = False
         for node in self._nodes():
-            node.paused_until_s = 0.0
+            node.wake()
             node.slowness = 1.0
             node.doom = None
-            node.woke_s = min(node.woke_s, self.world.now_s)
         for observer in self.servers:
             if not observer.node.alive:
                 self._restart_server(observer)

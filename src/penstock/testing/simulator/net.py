@@ -135,8 +135,9 @@ class Net:
         self._owners[who] = node, node.life
 
         def written() -> None:
-            self._beats[who] = max(beat, self._beats.get(who, 0))
-            self.signed_at_s[who] = self.world.now_s
+            if beat > self._beats.get(who, -1):
+                self._beats[who] = beat
+                self.signed_at_s[who] = self.world.now_s
             node.later(0.0005, given)
 
         node.later(self.world.about(0.002), written)

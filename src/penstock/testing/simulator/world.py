@@ -84,6 +84,7 @@ class Node:
         self.pauses = 0
         self.woke_s = 0.0
         """When it began, or woke from a pause too long to have watched others meanwhile."""
+        self._paused_at_s = self._woke_before_s = 0.0
         self._clock_begin_s = world.dice.random() * 1e6
 
     def clock_s(self) -> float:
@@ -107,10 +108,19 @@ class Node:
 
     def pause(self, seconds: float) -> None:
         self.pauses += 1
+        if self.world.now_s >= self.paused_until_s:
+            self._paused_at_s, self._woke_before_s = self.world.now_s, self.woke_s
         until_s = max(self.paused_until_s, self.world.now_s + seconds)
         if until_s - self.world.now_s > LONG_PAUSE_S:
             self.woke_s = until_s
         self.paused_until_s = until_s
+
+    def wake(self) -> None:
+        """At once, however long it was to be paused."""
+        if self.world.now_s < self.paused_until_s:
+            long = self.world.now_s - self._paused_at_s > LONG_PAUSE_S
+            self.woke_s = self.world.now_s if long else self._woke_before_s
+            self.paused_until_s = self.world.now_s
 
     def kill(self) -> None:
         self.life += 1
