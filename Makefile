@@ -4,9 +4,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SEED ?=
 SEEDS ?= 100
+SECONDS ?= 60
 comma := ,
 space := $(subst ,, )
-WHOLE := $(subst $(space),$(comma),$(patsubst %,*/core/%.py,group draft standing events assign shares member watch checkpoint group_bytes))
+WHOLE := $(subst $(space),$(comma),$(patsubst %,*/core/%.py,group draft standing events assign shares member watch checkpoint group_bytes fields journal))
 
 .DEFAULT_GOAL := help
 
@@ -48,12 +49,16 @@ test: $(STAMP) check ## Everything, kills and damaged files included: some minut
 
 .PHONY: cover
 cover: $(STAMP) ## Every branch of the group machine and its allocators, by the core tests alone
-	$(BIN)/coverage run -m pytest -q tests/core -k 'group or assign or member or watch or checkpoint'
+	$(BIN)/coverage run -m pytest -q tests/core -k 'group or assign or member or watch or checkpoint or journal'
 	$(BIN)/coverage report --include='$(WHOLE)' --show-missing --fail-under=100
 
 .PHONY: sim
 sim: $(STAMP) ## Simulate groups under faults: make sim SEEDS=400, or one again: make sim SEED=7
 	$(BIN)/python -m penstock.testing.simulator $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
+
+.PHONY: live
+live: $(STAMP) ## Hurt real members and producers on one hub: make live SECONDS=600, or SEED=7
+	$(BIN)/python -m penstock.testing.live --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 .PHONY: faults
 faults: $(STAMP) ## Kill, cut the power and damage files with another seed: make faults SEED=7

@@ -31,6 +31,7 @@ from penstock.core.errors import (
     Fenced,
     ForeignStore,
     ForkedHandle,
+    GroupInUse,
     HubBusy,
     Invalid,
     NetworkFilesystem,
@@ -40,6 +41,7 @@ from penstock.core.errors import (
     OffsetOutOfRange,
     PenstockError,
     Refused,
+    Replaced,
     Retryable,
     SequenceForgotten,
     ShardClosed,
@@ -48,12 +50,13 @@ from penstock.core.errors import (
     TruncatedStore,
     UnknownAllocator,
     UnknownCodec,
+    UnknownGroup,
     UnknownOutcome,
     UnknownShard,
     UnknownStream,
     Unsupported,
 )
-from penstock.core.model import Bounds, Flag, Record, RecordId, Shard, Slice, StreamInfo
+from penstock.core.model import Bounds, Flag, Record, RecordId, Shard, ShardId, Slice, StreamInfo
 from penstock.core.watermark import Watermark
 
 if TYPE_CHECKING:  # what below is loaded when first asked for, told to type checkers
@@ -99,6 +102,7 @@ __all__ = [
     "Flag",
     "ForeignStore",
     "ForkedHandle",
+    "GroupInUse",
     "Hub",
     "HubBusy",
     "Invalid",
@@ -112,10 +116,12 @@ __all__ = [
     "Record",
     "RecordId",
     "Refused",
+    "Replaced",
     "Retryable",
     "SequenceForgotten",
     "Shard",
     "ShardClosed",
+    "ShardId",
     "Slice",
     "StoreGone",
     "Stream",
@@ -124,6 +130,7 @@ __all__ = [
     "TruncatedStore",
     "UnknownAllocator",
     "UnknownCodec",
+    "UnknownGroup",
     "UnknownOutcome",
     "UnknownShard",
     "UnknownStream",

@@ -26,6 +26,9 @@ POINTS: Mapping[str, str] = {
     "write.acknowledged": "the callers have been told",
     "open.before-create": "the files exist, the tables do not",
     "trim.between": "part of the records to drop are gone",
+    "consumer.before-commit": "records are done, their checkpoints are not stored",
+    "consumer.after-commit": "the checkpoints are stored, the consumer has not taken note",
+    "consumer.revoked": "a shard shall be let go, nothing is committed yet",
     "pack.before-swap": "small batches were read, the packed one is not written",
 }
 

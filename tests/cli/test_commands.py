@@ -289,8 +289,14 @@ def test_a_closed_pipe_ends_quietly(orders: Shell) -> None:
 
 @pytest.mark.slow
 def test_a_heartbeat_that_changes_nothing_is_measured_to_write_nothing(shell: Shell) -> None:
-    figures = json.loads(shell("bench", "groups", "--json")[0])
+    figures = json.loads(shell("bench", "groups", "--only", "machine", "--json")[0])
     assert figures["heartbeat_writes"] == 0
     assert figures["heartbeat_us"] > 0
     assert figures["rebalance_ms"] > 0
     assert (figures["shards"], figures["members"]) == (1_000, 50)
+
+
+def test_a_benchmark_says_which_parts_it_has(shell: Shell) -> None:
+    said = shell.fails("bench", "groups", "--only", "machine,nonsense")
+    assert "'nonsense'" in said
+    assert "handover" in said

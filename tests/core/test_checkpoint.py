@@ -141,7 +141,7 @@ def test_what_is_done_before_its_time_waits_for_what_lies_before() -> None:
 def test_what_is_unknown_or_done_already_changes_nothing(start: int) -> None:
     marks = _marks(3, 5)
     marks.done(0, 1.0)
-    marks.commit(3)
+    marks.commit(3, 1.5)
     marks.done(start, 2.0)
     assert (marks.next, marks.committed, marks.given) == (3, 3, 5)
     assert not marks.due(99.0, 0.0)
@@ -210,7 +210,7 @@ def test_what_waits_for_what_lies_before_makes_no_commit_due() -> None:
 def test_after_a_commit_nothing_is_due_until_more_is_done() -> None:
     marks = _marks(3, 5)
     marks.done(0, 10.0)
-    marks.commit(3)
+    marks.commit(3, 10.5)
     assert marks.committed == 3
     assert not marks.due(99.0, 5.0)
     marks.done(3, 100.0)
@@ -218,10 +218,45 @@ def test_after_a_commit_nothing_is_due_until_more_is_done() -> None:
     assert marks.due(105.0, 5.0)
 
 
-def test_what_was_done_after_the_commit_began_stays_due() -> None:
+def test_what_was_done_after_the_commit_began_waits_from_its_end() -> None:
     marks = _marks(3, 5)
     marks.done(0, 10.0)
     marks.done(3, 11.0)
-    marks.commit(3)
+    marks.commit(3, 12.0)
     assert (marks.committed, marks.next) == (3, 5)
-    assert marks.due(16.0, 5.0)
+    assert not marks.due(16.9, 5.0)
+    assert marks.due(17.0, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("to", "next_", "unmarked"),
+    [(0, 0, 3), (2, 2, 3), (3, 3, 2), (4, 4, 2), (5, 5, 1), (9, 9, 0), (12, 9, 0)],
+)
+def test_all_before_an_offset_is_done(to: int, next_: int, unmarked: int) -> None:
+    marks = _marks(3, 5, 9)
+    marks.done_to(to, 1.0)
+    assert (marks.next, marks.unmarked) == (next_, unmarked)
+    assert marks.due(2.0, 1.0) == (next_ > 0)
+
+
+@pytest.mark.parametrize(
+    ("to", "given", "unmarked"), [(0, 0, 0), (2, 2, 1), (3, 3, 1), (4, 4, 2), (9, 9, 3), (12, 9, 3)]
+)
+def test_what_was_not_handed_out_after_all_is_taken_back(
+    to: int, given: int, unmarked: int
+) -> None:
+    marks = _marks(3, 5, 9)
+    marks.take_back(to)
+    assert (marks.given, marks.unmarked) == (given, unmarked)
+    marks.done_to(99, 1.0)
+    assert marks.next == given
+    assert marks.give(20) == (given, 20)
+
+
+def test_what_was_done_in_part_is_done_as_a_whole_by_its_new_start() -> None:
+    marks = _marks(3, 5)
+    marks.done_to(1, 1.0)
+    marks.done(0, 2.0)
+    assert marks.next == 1
+    marks.done(1, 2.0)
+    assert marks.next == 3

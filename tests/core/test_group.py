@@ -24,6 +24,7 @@ from penstock.core.events import (
     Evict,
     Fence,
     ForceCheckpoint,
+    Granted,
     Heartbeat,
     Join,
     Leave,
@@ -701,6 +702,22 @@ def test_a_join_that_comes_again_gets_the_same_answer() -> None:
     after, reply = step(group, join("A", rows_of(9)))
     assert after is group
     assert reply == answer(1, {0: 1, 1: 1})
+
+
+def test_a_member_takes_on_further_streams_and_keeps_what_it_holds() -> None:
+    group = stepped(Group(NAME), join("A", rows_of(2)))
+    before = dict(group.shards)
+    after, reply = step(group, join("A", facts(0, 1, stream="clicks", id=2)))
+    assert after.members["A"].streams == {STREAM, "clicks"}
+    assert {s: x for s, x in after.shards.items() if s.stream == STREAM} == before
+    assert isinstance(reply, Granted)
+    assert {at(0, "clicks"), at(1, "clicks")} < reply.shards.keys()
+
+
+def test_a_join_that_comes_late_takes_no_stream_away() -> None:
+    group = stepped(Group(NAME), join("A", rows_of(2)), join("A", facts(0, stream="clicks", id=2)))
+    after, _ = step(group, join("A", rows_of(2)))
+    assert after is group
 
 
 @pytest.mark.parametrize(

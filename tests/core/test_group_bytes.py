@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from penstock.core.assign import Allocator, balanced, named
 from penstock.core.errors import BadStored, NewerFormat, UnknownAllocator
 from penstock.core.group import GROUP_SHARDS_MAX
-from penstock.core.group_bytes import VERSION, decoded, encoded
+from penstock.core.group_bytes import VERSION, decoded, encoded, title
 from penstock.core.model import ShardId
 from penstock.core.standing import Group, Member, Standing, State
 from tests.core.groups import OPS, Op, reached
@@ -219,6 +219,16 @@ def test_a_newer_version_is_refused(version: int) -> None:
 def test_a_version_before_the_first_is_damage() -> None:
     with pytest.raises(BadStored, match="damaged group: version 0"):
         decoded(b"\0" + GOLDEN[1:], _by_name)
+
+
+def test_the_title_of_a_group_is_read_without_the_rest() -> None:
+    assert title(GOLDEN) == ("billing", True)
+    assert title(encoded(replace(SMALL, exists=False))) == ("billing", False)
+    for end in range(75):
+        with pytest.raises(BadStored, match="damaged group: "):
+            title(GOLDEN[:end])
+    with pytest.raises(NewerFormat):
+        title(bytes([VERSION + 1]) + GOLDEN[1:])
 
 
 def test_a_group_that_was_cut_short_is_damaged() -> None:

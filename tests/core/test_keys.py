@@ -11,6 +11,8 @@ def test_keys_of_the_store_have_fixed_layouts_and_no_user_text() -> None:
         "state": keys.state_key(group, 1, 2, b"ann"),
         "story": keys.story_key(group, 1, 2, 513),
         "producer": keys.producer_key(1, "p" * 500),
+        "journal": keys.journal_key(group, 255),
+        "snapshot": keys.snapshot_key(group, 2),
     }
     assert {name: (key[:1], len(key)) for name, key in made.items()} == {
         "epoch": (b"e", 25),
@@ -18,6 +20,8 @@ def test_keys_of_the_store_have_fixed_layouts_and_no_user_text() -> None:
         "state": (b"k", 41),
         "story": (b"s", 27),
         "producer": (b"p", 21),
+        "journal": (b"j", 20),
+        "snapshot": (b"j", 19),
     }
     assert all(len(key) <= keys.KEY_BYTES_MAX for key in made.values())
 
@@ -32,6 +36,8 @@ def test_keys_are_what_is_on_disk() -> None:
     assert keys.state_key("billing", 7, 256, b"billing") == b"k" + shard + billing + billing
     assert keys.story_key("billing", 7, 256, 513) == b"s" + shard + billing + b"\2\1"
     assert keys.producer_key(7, "billing") == b"p\0\0\0\7" + billing
+    assert keys.journal_key("billing", 255) == b"j" + billing + b"e\0\xff"
+    assert keys.snapshot_key("billing", 2) == b"j" + billing + b"s\2"
 
 
 def test_text_and_its_bytes_have_one_digest_and_other_text_another() -> None:

@@ -126,7 +126,7 @@ MUTATIONS = [
     ),
     _one(
         "a member never doubts its lease", 10, MEMBER,
-        "return self.over or now_s - self._sign_s >= self.timeout_s * LEASE_SHARE",
+        "return now_s >= self.lease_s",
         "return self.over",
     ),
     _one(

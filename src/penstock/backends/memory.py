@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -13,7 +14,7 @@ import pyarrow as pa
 
 from penstock.core import keys, transaction
 from penstock.core.batch import Batch
-from penstock.core.errors import Closed, ShardClosed, StreamExists, UnknownStream
+from penstock.core.errors import Closed, PenstockError, ShardClosed, StreamExists, UnknownStream
 from penstock.core.model import Bounds, StreamInfo, even_shards
 from penstock.core.ports import (
     ABSENT,
@@ -23,6 +24,7 @@ from penstock.core.ports import (
     Place,
     Producer,
     Reading,
+    Sign,
     StreamSpec,
     Versioned,
 )
@@ -54,6 +56,23 @@ class _ShardRecords:
         return self.ends[-1] if self.ends else self.start
 
 
+class MemoryLiveness:
+    """Signs of life of members that all live in this process, so none is dead: some are silent."""
+
+    def __init__(self) -> None:
+        self._beats: dict[tuple[str, str, int], tuple[int, float]] = {}
+
+    def beat(self, group: str, member: str, incarnation: int, beat: int) -> None:
+        self._beats[group, member, incarnation] = beat, time.monotonic()
+
+    def sign(self, group: str, member: str, incarnation: int) -> Sign | None:
+        found = self._beats.get((group, member, incarnation))
+        return None if found is None else Sign(True, found[0], time.monotonic() - found[1])
+
+    def leave(self, group: str, member: str, incarnation: int) -> None:
+        self._beats.pop((group, member, incarnation), None)
+
+
 class MemoryBackend:
     """All of it behind one lock."""
 
@@ -67,6 +86,7 @@ class MemoryBackend:
         self._next_id = 1
         self._shards: dict[tuple[int, int], _ShardRecords] = {}
         self._values: dict[bytes, Versioned] = {}
+        self.liveness = MemoryLiveness()
         self.closed = False
         self.users = 1
         """How many hubs stand on it: the last one closes it."""
@@ -154,6 +174,10 @@ class MemoryBackend:
             records = self._records(stream, shard)
             return Bounds(records.start, records.end)
 
+    def ends(self, shards: Sequence[tuple[StreamInfo, int]]) -> list[int]:
+        with self._reading():
+            return [self._records(stream, shard).end for stream, shard in shards]
+
     def offset_at(self, stream: StreamInfo, shard: int, timestamp_ms: int) -> int:
         with self._reading():
             records = self._records(stream, shard)
@@ -200,6 +224,16 @@ class MemoryBackend:
         transaction.check_puts(checks, puts)
         with self._writing():
             return transaction.transact(self, checks, puts)
+
+    def commit_each(self, commits: Sequence[Commit]) -> list[PenstockError | None]:
+        def tried(commit: Commit) -> PenstockError | None:
+            try:
+                self.commit(commit)
+            except PenstockError as why:
+                return why
+            return None
+
+        return [tried(commit) for commit in commits]
 
     def commit(self, commit: Commit) -> list[Place]:
         parts = [*commit.outputs, *commit.dead_letters]

@@ -13,6 +13,8 @@ import click
 import penstock
 from penstock.cli.bench import bench
 from penstock.cli.doctor import doctor
+from penstock.cli.groups import group
+from penstock.cli.lag import lag, latency
 from penstock.cli.records import append, tail
 from penstock.cli.streams import stream
 from penstock.core.errors import BadSetting, PenstockError
@@ -44,7 +46,7 @@ def cli(context: click.Context, hub: str | None) -> None:
     context.obj = hub or os.environ.get("PENSTOCK_HUB") or _from_settings() or HUB_DEFAULT
 
 
-for command in (append, bench, doctor, stream, tail):
+for command in (append, bench, doctor, group, lag, latency, stream, tail):
     cli.add_command(command)
 
 

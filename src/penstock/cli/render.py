@@ -15,6 +15,7 @@ from rich.text import Text
 Row = Mapping[str, Any]
 
 _STYLES = {"True": "green", "False": "red"}
+_STATES = {"free": "red", "waiting": "yellow", "moving": "yellow", "done": "dim"}
 
 
 def on_terminal() -> bool:
@@ -72,6 +73,6 @@ def _rich_table(columns: list[str], cells: list[list[str]], rows: Iterable[Row])
         numeric = first.replace(".", "", 1).isdigit()
         drawn.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for line, row in zip(cells, rows, strict=True):
-        style = _STYLES.get(str(row.get("ok")), "")
+        style = _STYLES.get(str(row.get("ok")), "") or _STATES.get(str(row.get("state")), "")
         drawn.add_row(*(Text(cell) for cell in line), style=style)
     Console().print(drawn)

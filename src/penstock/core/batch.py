@@ -97,6 +97,7 @@ class Batch:
         *,
         rows: Sequence[Row] | None = None,
         arrow: pa.RecordBatch | None = None,
+        within: tuple[Batch, int, int] | None = None,
         stream: str = "",
         shard: int = -1,
         offsets: Sequence[int] = (),
@@ -104,12 +105,19 @@ class Batch:
         decode_many: DecodeMany | None = None,
         nbytes: int | None = None,
     ) -> None:
-        assert (rows is None) != (arrow is None), "a batch is made of one face"
+        assert (rows, arrow, within).count(None) == 2, "a batch is made of one face"
         self._rows = rows
-        self._arrow: Any = arrow
+        self._whole_arrow = arrow
+        self._within = within
+        """Positions in a larger batch made of Arrow, with which it shares what was looked at."""
         self.is_rows = rows is not None
         """Which face it was made of: the cheap one to look at."""
-        self._len: int = len(arrow if rows is None else rows)  # type: ignore[arg-type]
+        self._len: int
+        if within is not None:
+            self._len = within[2] - within[1]
+        else:
+            self._len = len(arrow if rows is None else rows)  # type: ignore[arg-type]
+        self._lists: dict[int, list[Any]] = {}
         self.stream = stream
         self.shard = shard
         self.offsets = offsets
@@ -127,7 +135,8 @@ class Batch:
         """The same records with another way to look at their data."""
         return Batch(
             rows=self._rows,
-            arrow=self._arrow,
+            arrow=self._whole_arrow,
+            within=self._within,
             stream=self.stream,
             shard=self.shard,
             offsets=self.offsets,
@@ -142,7 +151,7 @@ class Batch:
             return self
         return Batch(
             rows=self._rows[start:end] if self._rows is not None else None,
-            arrow=self._arrow.slice(start, end - start) if self._arrow is not None else None,
+            within=(self, start, end) if self._rows is None else None,
             stream=self.stream,
             shard=self.shard,
             offsets=self.offsets[start:end],
@@ -168,6 +177,11 @@ class Batch:
             start += len(rows)
         return pieces
 
+    def counted_as(self, nbytes: int) -> Batch:
+        """Itself, said to take so many bytes: its share of those of a larger one."""
+        self._nbytes = nbytes
+        return self
+
     def fitting(self, nbytes: int) -> int:
         """How many records from the first on take no more than so many bytes."""
         if self._rows is not None:
@@ -189,7 +203,7 @@ class Batch:
     @property
     def arrow(self) -> pa.RecordBatch:
         """As an Arrow record batch with offsets, its place in the schema's metadata."""
-        if self._arrow is not None and self._arrow.num_columns > len(SCHEMA):
+        if not self.is_rows and self._arrow.num_columns > len(SCHEMA):
             return self._arrow
         schema = placed_schema(self.stream, self.shard)
         return placed(self.columns.replace_schema_metadata(schema.metadata), self.offsets)
@@ -274,8 +288,20 @@ class Batch:
     def traces(self) -> Sequence[bytes | None]:
         return [row[6] for row in self.rows] if self.is_rows else self._listed(6)
 
+    @cached_property
+    def _arrow(self) -> Any:
+        if self._within is None:
+            return self._whole_arrow
+        batch, start, end = self._within
+        return batch._arrow.slice(start, end - start)
+
     def _listed(self, column: int) -> list[Any]:
-        listed: list[Any] = self._arrow.column(column).to_pylist()
+        if self._within is not None:
+            batch, start, end = self._within
+            return batch._listed(column)[start:end]
+        listed = self._lists.get(column)
+        if listed is None:
+            listed = self._lists[column] = self._arrow.column(column).to_pylist()
         return listed
 
 

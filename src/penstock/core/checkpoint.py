@@ -74,16 +74,42 @@ class Marks:
         while self._open and self._open[0] in self._done:
             first = self._open.popleft()
             self._done.discard(first)
-            self.next = self._ends.pop(first)
-            if self._since is None:
-                self._since = now
+            self._moved(self._ends.pop(first), now)
+
+    def _moved(self, to: int, now: float) -> None:
+        self.next = to
+        if self._since is None:
+            self._since = now
+
+    def done_to(self, end: int, now: float) -> None:
+        """All that was handed out before this offset is done."""
+        while self._open and self._ends[self._open[0]] <= end:
+            self.done(self._open[0], now)
+        if self._open and self._open[0] < end:
+            rest = self._ends.pop(self._open.popleft())
+            self._open.appendleft(end)
+            self._ends[end] = rest
+            self._moved(end, now)
+
+    def take_back(self, to: int) -> None:
+        """What lies behind this offset was not handed out after all."""
+        while self._open and self._open[-1] >= to:
+            del self._ends[self._open.pop()]
+        if self._open and self._ends[self._open[-1]] > to:
+            self._ends[self._open[-1]] = to
+        self.given = min(self.given, to)
+
+    @property
+    def unmarked(self) -> int:
+        """How many slices are handed out and not done, or not yet counted as done because one
+        before them is not."""
+        return len(self._open)
 
     def due(self, now: float, every_s: float) -> bool:
         """Whether something done has waited that long for its commit, also if nothing follows."""
         return self._since is not None and now - self._since >= every_s
 
-    def commit(self, end: int) -> None:
-        """The checkpoint is stored there."""
+    def commit(self, end: int, now: float) -> None:
+        """The checkpoint is stored there; what was done meanwhile waits from now on."""
         self.committed = end
-        if self.next <= end:
-            self._since = None
+        self._since = None if self.next <= end else now

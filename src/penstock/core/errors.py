@@ -20,6 +20,9 @@ PenstockError
 ├── SequenceForgotten         a producer_seq too old to tell a retry from a new append
 ├── Unsupported               this backend cannot do that; it says so in its capabilities
 ├── Fenced                    the grant behind a commit is no longer valid
+│   └── Replaced              a newer member of the same name has taken the place
+├── UnknownGroup              no group of that name in this hub
+├── GroupInUse                a group with living members is changed by force only
 ├── Retryable                 the same call may succeed later
 │   ├── Contended             others kept changing a group first
 │   ├── DiskFull              no room to write; nothing of the call was written
@@ -190,6 +193,36 @@ class Fenced(PenstockError):
         self.group = group
         self.stream = stream
         self.shard = shard
+
+
+class Replaced(Fenced):
+    def __init__(self, group: str, member: str) -> None:
+        PenstockError.__init__(
+            self,
+            f"another consumer joined group {group!r} under the name {member!r} and took over: "
+            "give each its own name, or none",
+        )
+        self.group = group
+        self.member = member
+
+
+class UnknownGroup(PenstockError, LookupError):
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"no group {name!r} in this hub: the first consumer makes one; see penstock group list"
+        )
+        self.name = name
+
+
+class GroupInUse(PenstockError):
+    def __init__(self, group: str, members: list[str]) -> None:
+        shown = ", ".join(members[:5]) + (f" and {len(members) - 5} more" if members[5:] else "")
+        super().__init__(
+            f"group {group!r} has living members: {shown}; stop them first, or use --force "
+            "(force=True), which fences them"
+        )
+        self.group = group
+        self.members = members
 
 
 class Retryable(PenstockError):

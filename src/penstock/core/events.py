@@ -67,7 +67,8 @@ class StreamFacts:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A member enters; a newer incarnation of a name takes the place of the older one."""
+    """A member enters; a newer incarnation of a name takes the place of the older one. One that is
+    there already takes on the streams that are new to it."""
 
     member: str
     incarnation: int

@@ -161,7 +161,7 @@ def _join(group: Group, event: Join) -> tuple[Group, Reply]:
     if known is not None and event.incarnation <= known.incarnation:
         if event.incarnation < known.incarnation:
             return group, _fenced(group, event.member)
-        return group, _granted(group, event.member)
+        return _reads_more(group, event, known)
     if event.incarnation <= group.gone.get(event.member, -1):
         return group, _fenced(group, event.member)
     others = len(group.members) - (known is not None)
@@ -182,10 +182,21 @@ def _join(group: Group, event: Join) -> tuple[Group, Reply]:
         )
     draft = Draft(entered)
     draft.without(event.member)
-    names = frozenset(facts.stream for facts in event.streams)
-    draft.members[event.member] = Member(
-        event.incarnation, names, event.capacity, entered.timeout_s
-    )
+    member = Member(event.incarnation, frozenset(), event.capacity, entered.timeout_s)
+    return _reading(group, draft, event, member)
+
+
+def _reads_more(group: Group, event: Join, known: Member) -> tuple[Group, Reply]:
+    """A member of now takes on further streams. It gives none up: this may come late."""
+    if known.streams.issuperset(facts.stream for facts in event.streams):
+        return group, _granted(group, event.member)
+    return _reading(group, Draft(group), event, known)
+
+
+def _reading(group: Group, draft: Draft, event: Join, member: Member) -> tuple[Group, Reply]:
+    """The member reads the streams of the event too."""
+    streams = member.streams.union(facts.stream for facts in event.streams)
+    draft.members[event.member] = member._replace(streams=streams)
     for facts in event.streams:
         draft.take_in(facts)
     after = draft.finished()

@@ -8,6 +8,7 @@ from typing import get_args
 
 from penstock.core.assign import Allocator
 from penstock.core.errors import BadStored, NewerFormat
+from penstock.core.fields import Fields, text_field
 from penstock.core.model import ShardId
 from penstock.core.standing import Group, Member, Standing, State
 
@@ -47,20 +48,20 @@ def encoded(group: Group) -> bytes:
             group.timeout_s,
             group.configured,
         ),
-        _text(group.name),
-        _text(group.allocator.name),
-        _text(group.allocator.version),
-        _text(group.fault),
+        text_field(group.name),
+        text_field(group.allocator.name),
+        text_field(group.allocator.version),
+        text_field(group.fault),
         _COUNT.pack(len(streams)),
-        *map(_text, streams),
+        *map(text_field, streams),
         _COUNT.pack(len(group.gone)),
     ]
     for name, incarnation in group.gone.items():
-        out += [_text(name), _GONE.pack(incarnation)]
+        out += [text_field(name), _GONE.pack(incarnation)]
     out.append(_COUNT.pack(len(names)))
     for name in names:
         member = group.members[name]
-        out.append(_text(name))
+        out.append(text_field(name))
         out.append(
             _MEMBER.pack(member.incarnation, member.capacity, member.timeout_s, len(member.streams))
         )
@@ -91,40 +92,55 @@ def encoded(group: Group) -> bytes:
 
 def decoded(data: bytes, allocator: Callable[[str, str], Allocator]) -> Group:
     """The group, its allocator found by name and version; `NewerFormat`, or `BadStored`."""
-    if data and data[0] > VERSION:
-        raise NewerFormat(
-            f"a group was written by a newer Penstock (version {data[0]}, this one reads up to "
-            f"{VERSION}); update this one"
-        )
+    _check_version(data)
     try:
         return _decoded(data, allocator)
     except (struct.error, IndexError, ValueError) as error:
         raise BadStored(f"damaged group: {error}") from error
 
 
+def title(data: bytes) -> tuple[str, bool]:
+    """Its name, and whether it exists: without reading the rest."""
+    _check_version(data)
+    try:
+        reader = Fields(data)
+        flags = reader.take(_HEAD)[1]
+        return reader.text(), bool(flags & _EXISTS)
+    except (struct.error, ValueError) as error:
+        raise BadStored(f"damaged group: {error}") from error
+
+
+def _check_version(data: bytes) -> None:
+    if data and data[0] > VERSION:
+        raise NewerFormat(
+            f"a group was written by a newer Penstock (version {data[0]}, this one reads up to "
+            f"{VERSION}); update this one"
+        )
+
+
 def _decoded(data: bytes, allocator: Callable[[str, str], Allocator]) -> Group:
-    reader = _Reader(data, 0)
+    reader = Fields(data)
     version_byte, flags, version, born, floor, *rest = reader.take(_HEAD)
     entered, removed, forgotten, timeout_s, configured = rest
     if version_byte != VERSION:
         raise ValueError(f"version {version_byte}")
     name, allocator_name, allocator_version, fault = (reader.text() for _ in range(4))
-    known = [reader.text() for _ in range(*reader.take(_COUNT))]
+    known = [reader.text() for _ in range(reader.count())]
     gone = {}
-    for _ in range(*reader.take(_COUNT)):
+    for _ in range(reader.count()):
         name_gone = reader.text()
         (gone[name_gone],) = reader.take(_GONE)
     names: list[str | None] = []
     members = {}
-    for _ in range(*reader.take(_COUNT)):
+    for _ in range(reader.count()):
         member = reader.text()
         incarnation, capacity, session_s, count = reader.take(_MEMBER)
-        subscribed = frozenset(known[reader.take(_COUNT)[0]] for _ in range(count))
+        subscribed = frozenset(known[reader.count()] for _ in range(count))
         members[member] = Member(incarnation, subscribed, capacity, session_s)
         names.append(member)
     streams = {}
     shards: dict[ShardId, Standing] = {}
-    for _ in range(*reader.take(_COUNT)):
+    for _ in range(reader.count()):
         at, stream_id, rows = reader.take(_STREAM)
         stream = known[at]
         streams[stream] = stream_id
@@ -144,8 +160,7 @@ def _decoded(data: bytes, allocator: Callable[[str, str], Allocator]) -> Group:
             )
         if parents:
             raise ValueError(f"parents of shards that are not there: {sorted(parents)[:3]}")
-    if reader.at != len(data):
-        raise ValueError(f"{len(data) - reader.at} bytes too many")
+    reader.end()
     return Group(
         name,
         version=version,
@@ -166,36 +181,3 @@ def _decoded(data: bytes, allocator: Callable[[str, str], Allocator]) -> Group:
         pending=bool(flags & _PENDING),
         fault=fault,
     )
-
-
-def _text(text: str) -> bytes:
-    data = text.encode()
-    return _COUNT.pack(len(data)) + data
-
-
-class _Reader:
-    def __init__(self, data: bytes, at: int) -> None:
-        self._data = data
-        self.at = at
-
-    def take(self, form: struct.Struct) -> tuple[int, ...]:
-        found = form.unpack_from(self._data, self.at)
-        self.at += form.size
-        return found
-
-    def number(self) -> int:
-        return int.from_bytes(self._bytes(4), "big")
-
-    def text(self) -> str:
-        (size,) = self.take(_COUNT)
-        return self._bytes(size).decode()
-
-    def rows(self, form: struct.Struct, count: int) -> list[tuple[int, ...]]:
-        return list(form.iter_unpack(self._bytes(count * form.size)))
-
-    def _bytes(self, size: int) -> bytes:
-        found = self._data[self.at : self.at + size]
-        if len(found) < size:
-            raise ValueError(f"ends after {len(self._data)} bytes")
-        self.at += size
-        return found

@@ -21,6 +21,23 @@ def group_key(group: str) -> bytes:
     return b"g" + digest(group)
 
 
+def journal_prefix(group: str) -> bytes:
+    """What the keys of a group's journal entries begin with."""
+    return b"j" + digest(group) + b"e"
+
+
+def journal_key(group: str, slot: int) -> bytes:
+    return journal_prefix(group) + slot.to_bytes(2, "big")
+
+
+def snapshot_prefix(group: str) -> bytes:
+    return b"j" + digest(group) + b"s"
+
+
+def snapshot_key(group: str, slot: int) -> bytes:
+    return snapshot_prefix(group) + slot.to_bytes(1, "big")
+
+
 def epoch_token(epoch: int) -> bytes:
     """What a grant under that epoch is checked by."""
     return epoch.to_bytes(8, "big")

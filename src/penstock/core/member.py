@@ -8,6 +8,7 @@ that it is fenced, is over: its process comes back as a new incarnation, with a 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf
 from typing import NamedTuple
 
 from penstock.core.events import Denied, Granted, Heartbeat, Release, Reply
@@ -103,9 +104,14 @@ class Seat:
         """A sign of life was given that began at that time."""
         self._sign_s = max(now_s, self._sign_s)
 
+    @property
+    def lease_s(self) -> float:
+        """Until when nobody can have called this member gone."""
+        return -inf if self.over else self._sign_s + self.timeout_s * LEASE_SHARE
+
     def in_doubt(self, now_s: float) -> bool:
         """Whether somebody may have called this member gone: then it must not act any more."""
-        return self.over or now_s - self._sign_s >= self.timeout_s * LEASE_SHARE
+        return now_s >= self.lease_s
 
     def _changes(self, granted: Mapping[ShardId, int]) -> list[Change]:
         changes = []

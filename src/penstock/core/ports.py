@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
 from penstock.core.batch import Batch
-from penstock.core.errors import BadSetting, Unsupported
+from penstock.core.errors import BadSetting, PenstockError, Unsupported
 from penstock.core.model import Bounds, Record, Slice, StreamInfo
 
 Capability = Literal[
@@ -177,6 +177,9 @@ class Records(Protocol):
 
     def bounds(self, stream: StreamInfo, shard: int) -> Bounds: ...
 
+    def ends(self, shards: Sequence[tuple[StreamInfo, int]]) -> list[int]:
+        """The ends of several shards, at little more than the cost of one."""
+
     def offset_at(self, stream: StreamInfo, shard: int, timestamp_ms: int) -> int:
         """The first offset whose timestamp is not earlier; the end if all are."""
 
@@ -212,16 +215,9 @@ class Committer(Protocol):
     def commit(self, commit: Commit) -> list[Place]:
         """Where the outputs went; or `Fenced`, and nothing happened."""
 
-
-class Backend(Streams, Records, Store, Committer, Protocol):
-    """What a hub stands on."""
-
-    capabilities: Capabilities
-
-    def describe(self) -> dict[str, Any]:
-        """Facts for people: where it is, how large, who uses it."""
-
-    def close(self) -> None: ...
+    def commit_each(self, commits: Sequence[Commit]) -> list[PenstockError | None]:
+        """Several at the cost of one, each for itself: what was wrong with each, None if it is
+        stored. Raises only if nothing is known of any."""
 
 
 class Sign(NamedTuple):
@@ -230,6 +226,8 @@ class Sign(NamedTuple):
 
     alive: bool
     beat: int
+    age_s: float | None = None
+    """How long ago that was, by the clock on the wall: to be shown, never to judge by."""
 
 
 class Liveness(Protocol):
@@ -242,7 +240,88 @@ class Liveness(Protocol):
         """The last sign of a member, None if it never gave one."""
 
     def leave(self, group: str, member: str, incarnation: int) -> None:
-        """Take the signs away."""
+        """Take the signs away: one's own, or those of a member that is gone."""
+
+
+class Backend(Streams, Records, Store, Committer, Protocol):
+    """What a hub stands on."""
+
+    capabilities: Capabilities
+
+    @property
+    def liveness(self) -> Liveness:
+        """Signs of life of the members of its groups."""
+
+    def describe(self) -> dict[str, Any]:
+        """Facts for people: where it is, how large, who uses it."""
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Work on a shard may begin, under this grant."""
+
+    grant: Grant
+    checkpoint: int | None
+    """Where the group has come to; None if it has not committed anything there."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Work under this grant shall end: finish, commit, release."""
+
+    grant: Grant
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Work under this grant must stop: another may have it already, nothing can be committed."""
+
+    grant: Grant
+
+
+Turn = Begin | End | Lost
+
+
+class Lease:
+    """Until when, on the monotonic clock, work under the grants of a membership may go on."""
+
+    __slots__ = ("until_s",)
+
+    def __init__(self, until_s: float) -> None:
+        self.until_s = until_s
+
+
+class Membership(Protocol):
+    """A place among those who share the shards of some streams: who uses it sees grants and their
+    ends, nothing else. Called by one thread at a time; `lease`, `commit` and `move`
+    by any."""
+
+    lease: Lease
+
+    def join(self) -> None:
+        """Take a place; or the reason why not, as an error."""
+
+    def changes(self) -> list[Turn]:
+        """What has changed since the last call. To be called often: this is what keeps the place.
+        `Replaced` or `UnknownGroup` if it is lost for good."""
+
+    def release(self, grants: Sequence[Grant]) -> None:
+        """Nothing is worked on under these grants any more."""
+
+    def commit(self, commits: Sequence[Commit]) -> list[PenstockError | None]:
+        """What was wrong with each: None if it is stored, `Fenced` if it never will be. Where
+        that could not be told at first, it was looked up."""
+
+    def move(self, grant: Grant, to: int) -> None:
+        """Move the checkpoint, stored on return: the grant is over, a new one comes."""
+
+    def finished(self, grant: Grant) -> None:
+        """The shard is closed, and committed to its end."""
+
+    def leave(self) -> None:
+        """Give the place up: what was granted is free at once."""
 
 
 class Codec(Protocol):

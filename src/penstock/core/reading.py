@@ -43,7 +43,10 @@ class Room:
         base = batch.offsets[0]
         first = max(start - base, 0)
         taken = batch.part(first, min(end - base, first + self.records, len(batch)))
-        if taken.nbytes > self.nbytes:
+        if batch.nbytes <= self.nbytes:
+            if taken is not batch:
+                taken.counted_as(batch.nbytes * len(taken) // len(batch))
+        elif taken.nbytes > self.nbytes:
             # Only the first batch is cut: a later one is read whole by the next read.
             fitting = max(taken.fitting(self.nbytes), 1) if self._empty else 0
             taken = taken.part(0, fitting)

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from penstock.core.model import Bounds, Record, StreamInfo
+from penstock.core.journal import Entry
+from penstock.core.model import Bounds, Record, ShardId, StreamInfo
+from penstock.core.ports import Sign
 from penstock.core.quantities import shown_duration, shown_size
+from penstock.core.standing import Group, Standing
+from penstock.ops.explain import Told, happened, why
+from penstock.ops.ranges import shown_shards
+from penstock.run.groups import Position, Seek
 
 
 def stream_view(info: StreamInfo, bounds: Mapping[int, Bounds]) -> dict[str, Any]:
@@ -59,6 +65,243 @@ def record_view(record: Record) -> dict[str, Any]:
         "flags": int(record.flags),
         **_bytes_view("trace", record.trace),
     }
+
+
+# Groups
+
+
+def group_line(group: Group) -> dict[str, Any]:
+    """A group in one line."""
+    held = sum(standing.owner is not None for standing in group.shards.values())
+    return {
+        "group": group.name,
+        "streams": sorted(group.streams),
+        "members": len(group.members),
+        "shards": len(group.shards),
+        "held": held,
+        "allocator": group.allocator.name,
+        "version": group.version,
+    }
+
+
+def group_view(
+    group: Group,
+    signs: Mapping[str, Sign | None],
+    positions: Mapping[ShardId, Position],
+    unread: Mapping[ShardId, Record],
+    entries: Iterable[Entry],
+    now_ms: int,
+) -> dict[str, Any]:
+    """One group: attributes, members, shards."""
+    times = {entry.version: entry.at_ms for entry in entries}
+    return {
+        "group": group.name,
+        "version": group.version,
+        "allocator": group.allocator.name,
+        "allocator_version": group.allocator.version,
+        "order": group.order,
+        "timeout": shown_duration(group.timeout_s),
+        "fault": group.fault or None,
+        "streams": sorted(group.streams),
+        "members": [_member_view(group, name, signs.get(name)) for name in sorted(group.members)],
+        "shards": [
+            {
+                **_standing_view(shard, group, positions.get(shard), times),
+                **_position_view(positions.get(shard), unread.get(shard), now_ms),
+            }
+            for shard in sorted(group.shards.keys() | positions.keys())
+        ],
+    }
+
+
+def _member_view(group: Group, name: str, sign: Sign | None) -> dict[str, Any]:
+    age_s = None if sign is None else sign.age_s
+    return {
+        "member_id": name,
+        "shards": shown_shards(group.owned(name)),
+        "last_heartbeat": None if age_s is None else round(age_s, 1),
+        "alive": None if sign is None else sign.alive,
+        "incarnation": group.members[name].incarnation,
+    }
+
+
+def _standing_view(
+    shard: ShardId, group: Group, position: Position | None, times: Mapping[int, int]
+) -> dict[str, Any]:
+    standing = group.shards.get(shard)
+    if standing is None:
+        # Not in the group: read and forgotten, or not heard of yet.
+        over = position is not None and position.closed and not position.lag
+        standing = Standing("done" if over else "free")
+    since_ms = times.get(standing.granted)
+    return {
+        "shard": str(shard),
+        "state": standing.state,
+        "stopped": standing.stopped,
+        "owner": standing.owner,
+        "next": standing.next,
+        "epoch": standing.epoch,
+        "since": None if since_ms is None else _utc(since_ms),
+    }
+
+
+def _position_view(position: Position | None, unread: Record | None, now_ms: int) -> dict[str, Any]:
+    if position is None:
+        return dict.fromkeys(("checkpoint", "end", "lag", "lag_s"))
+    return {
+        "checkpoint": position.checkpoint,
+        "end": position.bounds.end,
+        "lag": position.lag,
+        "lag_s": _age_s(position, unread, now_ms),
+    }
+
+
+def lag_views(
+    group: str,
+    positions: Mapping[ShardId, Position],
+    unread: Mapping[ShardId, Record],
+    now_ms: int,
+    *,
+    each: bool = False,
+) -> list[dict[str, Any]]:
+    """How far a group is behind: a line for each stream, or for each shard."""
+    rows = []
+    for stream, shard, mine in _parts(positions, each):
+        ages = [_age_s(positions[one], unread.get(one), now_ms) for one in mine]
+        known = [age_s for age_s in ages if age_s is not None]
+        rows.append(
+            {
+                "stream": stream,
+                "group": group,
+                "shard": shard,
+                "lag": sum(positions[one].lag for one in mine),
+                "pos": sum(positions[one].next for one in mine),
+                "end": sum(positions[one].bounds.end for one in mine),
+                "lag_s": max(known) if known else None,
+            }
+        )
+    return rows
+
+
+def latency_views(
+    group: str,
+    positions: Mapping[ShardId, Position],
+    last_read: Mapping[ShardId, Record],
+    now_ms: int,
+    *,
+    each: bool = False,
+) -> list[dict[str, Any]]:
+    """How old the last record is that a group has read, while there are more: Nuxeo's latency. A
+    line for each stream, or for each shard; None if nothing was read, or it is not kept."""
+    rows = []
+    for stream, shard, mine in _parts(positions, each):
+        lag = sum(positions[one].lag for one in mine)
+        found = [last_read[one] for one in mine if one in last_read]
+        oldest = min(found, key=lambda record: record.timestamp_ms, default=None)
+        latency_s = None if oldest is None else _since_s(oldest, now_ms)
+        rows.append(
+            {
+                "stream": stream,
+                "group": group,
+                "shard": shard,
+                "lag": lag,
+                "latency_s": latency_s if lag else 0.0,
+                "time": None if oldest is None else _utc(oldest.timestamp_ms),
+                "key": None if oldest is None else oldest.key,
+            }
+        )
+    return rows
+
+
+def _parts(
+    positions: Mapping[ShardId, Position], each: bool
+) -> list[tuple[str, int | str, list[ShardId]]]:
+    """Stream, shard or "all", and the shards that belong to the line."""
+    if each:
+        return [(shard.stream, shard.index, [shard]) for shard in sorted(positions)]
+    by_stream: dict[str, list[ShardId]] = {}
+    for shard in sorted(positions):
+        by_stream.setdefault(shard.stream, []).append(shard)
+    return [(stream, "all", mine) for stream, mine in by_stream.items()]
+
+
+def _age_s(position: Position, unread: Record | None, now_ms: int) -> float | None:
+    """0 if nothing is unread; None if what is cannot be read."""
+    if not position.lag:
+        return 0.0
+    return None if unread is None else _since_s(unread, now_ms)
+
+
+def _since_s(record: Record, now_ms: int) -> float:
+    return max(now_ms - record.timestamp_ms, 0) / 1000
+
+
+def seek_views(plan: Iterable[Seek]) -> list[dict[str, Any]]:
+    """What moves, shard by shard."""
+    return [
+        {
+            "shard": str(seek.shard),
+            "from": seek.checkpoint,
+            "to": seek.to,
+            "skipped": seek.skipped,
+            "repeated": seek.repeated,
+        }
+        for seek in plan
+    ]
+
+
+def history_views(entries: Iterable[Entry], told: Told) -> list[dict[str, Any]]:
+    """What happened to a group, oldest first; ``moved`` is None where it cannot be told."""
+    return [
+        {
+            "version": entry.version,
+            "time": _utc(entry.at_ms),
+            "what": told.causes.get(entry.version) or happened(entry.event),
+            "moved": _moved_view(told.moved.get(entry.version)),
+        }
+        for entry in entries
+    ]
+
+
+def _moved_view(moved: Mapping[str, list[ShardId]] | None) -> list[str] | None:
+    if moved is None:
+        return None
+    return [f"{shown_shards(shards)} {became}" for became, shards in moved.items()]
+
+
+def explanation(
+    group: Group,
+    shards: Iterable[ShardId],
+    positions: Mapping[ShardId, Position],
+    told: Told,
+) -> dict[str, Any]:
+    """Why each shard is where it is, and how it came there."""
+    return {
+        "group": group.name,
+        "version": group.version,
+        "told_since_version": told.begin,
+        "note": told.note or None,
+        "shards": [
+            {
+                "shard": str(shard),
+                "state": group.shards[shard].state if shard in group.shards else None,
+                "why": why(shard, group, positions, told.chapters.get(shard, [])),
+                "story": [
+                    {
+                        "version": chapter.version,
+                        "time": _utc(chapter.at_ms),
+                        "what": chapter.cause,
+                        "became": chapter.became,
+                    }
+                    for chapter in told.chapters.get(shard, [])
+                ],
+            }
+            for shard in shards
+        ],
+    }
+
+
+# Parts
 
 
 def _value_view(record: Record) -> dict[str, Any]:

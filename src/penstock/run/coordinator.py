@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.core import keys
+from penstock.core import journal, keys
 from penstock.core.assign import Allocator, named
 from penstock.core.checkpoint import Checkpoint
 from penstock.core.errors import Contended, UnknownAllocator, UnknownOutcome
@@ -22,6 +22,7 @@ from penstock.core.group_bytes import decoded, encoded
 from penstock.core.names import checked_name
 from penstock.core.ports import ABSENT, Store, Versioned
 from penstock.core.standing import Group
+from penstock.run.rows import now_ms as wall_ms
 
 ATTEMPTS_MAX = 40
 DELAY_S = 0.005
@@ -66,11 +67,14 @@ class Coordinator:
         *,
         dice: Callable[[], float] = random.random,
         sleep: Callable[[float], None] = time.sleep,
+        now_ms: Callable[[], int] = wall_ms,
     ) -> None:
+        """``now_ms`` is the clock on the wall: told in the journal, never judged by."""
         self._store = store
         self._own = {(own.name, own.version): own for own in allocators}
         self._dice = dice
         self._sleep = sleep
+        self._now_ms = now_ms
         self._loaded: dict[str, tuple[Versioned, Group]] = {}
 
     def apply(self, name: str, event: Event, still: Callable[[], bool] | None = None) -> Reply:
@@ -106,7 +110,7 @@ class Coordinator:
                 return reply
             if still is not None and not still():
                 return Settled(before.version)
-            puts = {key: encoded(after), **_epochs(before, after)}
+            puts = {**self._written(after, event), **_epochs(before, after)}
             checks = {key: ABSENT if found is None else found.version}
             if isinstance(event, ForceCheckpoint):
                 yield from self._moved(after, event, checks, puts)
@@ -118,6 +122,12 @@ class Coordinator:
             if happened:
                 return reply
         raise Contended(name, ATTEMPTS_MAX)
+
+    def _written(self, after: Group, event: Event) -> dict[bytes, bytes | None]:
+        """The group's new value, and what the journal tells of it."""
+        value = encoded(after)
+        told = journal.kept(after, event, self._now_ms(), value)
+        return {keys.group_key(after.name): value, **told}
 
     def _moved(
         self,
@@ -142,12 +152,13 @@ class Coordinator:
             for prefix in keys.shard_keys_of(stream_id):
                 rows: Iterator[tuple[bytes, Versioned]] = yield Scan(prefix)
                 left += [row for row, _ in rows if keys.is_of(row, group.name)]
-        after, _ = step(group, Swept(group.version))
+        swept = Swept(group.version)
+        after, _ = step(group, swept)
         for at in range(0, max(len(left), 1), _SWEPT_AT_ONCE):
             part = left[at : at + _SWEPT_AT_ONCE]
             puts: dict[bytes, bytes | None] = dict.fromkeys(part)
             if at + _SWEPT_AT_ONCE >= len(left):
-                puts[key] = encoded(after)
+                puts |= self._written(after, swept)
             try:
                 happened: bool = yield Transact({key: found.version}, puts)
             except UnknownOutcome:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import logging
+import weakref
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
 from penstock.codec.registry import find_codec
+from penstock.core.assign import Allocator
 from penstock.core.errors import BadSetting, StreamExists
 from penstock.core.model import ROUTINGS, SHARDS_MAX, StreamInfo
 from penstock.core.names import checked_name
 from penstock.core.ports import Backend, Capabilities, StreamSpec
 from penstock.core.quantities import Duration, Size, seconds, size_bytes
+from penstock.run.consumer import Consumer, Told
+from penstock.run.consuming import made_consumer
+from penstock.run.groups import Groups
+from penstock.run.keeper import Start
 from penstock.run.rows import now_ms
 from penstock.run.stream import Stream
 
@@ -25,12 +32,18 @@ class Hub:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
+        self._consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
         self._closed = False
 
     @property
     def capabilities(self) -> Capabilities:
         """What the backend cannot do, with the reasons."""
         return self._backend.capabilities
+
+    @property
+    def groups(self) -> Groups:
+        """What groups there are, how far they have come; and moving their checkpoints."""
+        return Groups(self._backend)
 
     def create_stream(
         self,
@@ -83,6 +96,73 @@ class Hub:
         """Delete a stream with all its records, for good."""
         self._backend.delete_stream(checked_name(name))
 
+    def consumer(
+        self,
+        streams: str | Sequence[str],
+        *,
+        group: str | None = None,
+        name: str | None = None,
+        start: Start = "earliest",
+        shards: Sequence[int] | None = None,
+        allocator: str | Allocator = "balanced",
+        decode: Callable[[bytes], Any] | None = None,
+        prefetch: int = 1024,
+        max_records: int | None = None,
+        max_bytes: Size = "16MiB",
+        min_bytes: Size = 1,
+        max_wait: Duration = "500ms",
+        max_wait_handler: Duration = "5s",
+        commit_every: Duration = "1s",
+        auto_mark: bool = True,
+        session: Duration = "10s",
+        heartbeat: Duration = "3s",
+        on_grant: Told | None = None,
+        on_revoke: Told | None = None,
+        capacity: float = 1.0,
+        order: bool = False,
+        create: bool = True,
+    ) -> Consumer:
+        """A member of a group that reads these streams: it joins at once, and takes its fair share.
+
+        ``streams`` are names, or patterns like ``shop/*``. ``start`` says where a shard begins that
+        the group has no checkpoint of. With ``shards`` instead of a group it reads just those of
+        one stream, and remembers nothing. docs/consumers.md tells what each setting does.
+
+        >>> import penstock
+        >>> hub = penstock.open("memory:")
+        >>> orders = hub.create_stream("shop/orders", shards=1, codec="json")
+        >>> with hub.consumer("shop/orders", group="billing") as consumer:
+        ...     consumer.granted
+        [ShardId(stream='shop/orders', index=0)]
+        """
+        consumer = made_consumer(
+            self._backend,
+            streams,
+            group=group,
+            name=name,
+            start=start,
+            shards=shards,
+            allocator=allocator,
+            decode=decode,
+            prefetch=prefetch,
+            max_records=max_records,
+            max_bytes=max_bytes,
+            min_bytes=min_bytes,
+            max_wait=max_wait,
+            max_wait_handler=max_wait_handler,
+            commit_every=commit_every,
+            auto_mark=auto_mark,
+            session=session,
+            heartbeat=heartbeat,
+            on_grant=on_grant,
+            on_revoke=on_revoke,
+            capacity=capacity,
+            order=order,
+            create=create,
+        )
+        self._consumers.add(consumer)
+        return consumer
+
     def describe(self) -> dict[str, Any]:
         """Facts for people and for `penstock doctor`."""
         return self._backend.describe()
@@ -91,6 +171,8 @@ class Hub:
         """Let go of everything; once is enough, twice does no harm."""
         if not self._closed:
             self._closed = True
+            for consumer in list(self._consumers):
+                consumer.close()
             self._backend.close()
 
     def __enter__(self) -> Hub:

@@ -13,14 +13,17 @@ import pyarrow as pa
 from penstock.backends.lmdb import batch as batches
 from penstock.backends.lmdb import rows
 from penstock.backends.lmdb.environment import MAP_BYTES
+from penstock.backends.lmdb.files import MEMBERS
 from penstock.backends.lmdb.holder import holder_of
+from penstock.backends.lmdb.leftovers import Leftover, Leftovers
+from penstock.backends.lmdb.liveness import FileLiveness
 from penstock.backends.lmdb.maintenance import drop_stream, trim
 from penstock.backends.lmdb.shared import Shared
 from penstock.backends.lmdb.tables import Tables
 from penstock.backends.lmdb.writer import WRITE_TIMEOUT_S
 from penstock.core import transaction
 from penstock.core.batch import Batch
-from penstock.core.errors import BadBatch, Closed, StreamExists
+from penstock.core.errors import BadBatch, Closed, PenstockError, StreamExists
 from penstock.core.model import Bounds, StreamInfo, even_shards
 from penstock.core.ports import (
     ABSENT,
@@ -76,6 +79,8 @@ class LmdbBackend:
         self._environment = self._shared.environment
         self._store = self._environment.identity.store
         self._write_timeout_s = write_timeout_s
+        self._leftovers = Leftovers()
+        self.liveness = FileLiveness(self._environment.directory / MEMBERS)
 
     # Streams
 
@@ -140,12 +145,20 @@ class LmdbBackend:
         check_shard(stream, shard)
         stored: list[batches.Verified] = []
         damage: BadBatch | None = None
+        left = self._leftovers.holding((stream.id, shard), start)
+        if left is not None and left.transaction == self.changes():
+            return self._going_on(stream, shard, left, start, end, Room(max_records, max_bytes))
         with self._reading() as txn:
             bounds = Tables(self._environment, txn).bounds(stream, shard)
             check_start(stream, shard, start, bounds)
             stop = bounds.end if end is None else min(end, bounds.end)
             if start >= stop:
                 return Reading((), start)
+            room = Room(max_records, max_bytes)
+            if left is not None:
+                left = Leftover(left.batch, bounds, txn.id())
+                self._leftovers.keep((stream.id, shard), left)
+                return self._going_on(stream, shard, left, start, end, room)
             cursor = txn.cursor()
             prefix = batches.shard_prefix(stream.id, shard)
             found = cursor.set_range(batches.key_of(stream.id, shard, start + 1))
@@ -168,14 +181,42 @@ class LmdbBackend:
                 if stored[-1].head.end >= stop:
                     break
                 found = cursor.next()
+            last = txn.id()
         if not stored:
             raise damage or BadBatch(stream.name, shard, start, stop, "it is missing")
-        return _taken(stream, stored, start, stop, Room(max_records, max_bytes))
+        reading, rest = _taken(stream, stored, start, stop, room)
+        if rest is not None:
+            self._leftovers.keep((stream.id, shard), Leftover(rest, bounds, last))
+        return reading
+
+    def _going_on(
+        self,
+        stream: StreamInfo,
+        shard: int,
+        left: Leftover,
+        start: int,
+        end: int | None,
+        room: Room,
+    ) -> Reading:
+        check_start(stream, shard, start, left.bounds)
+        stop = left.bounds.end if end is None else min(end, left.bounds.end)
+        if start >= stop:
+            return Reading((), start)
+        part = room.take(left.batch, start, stop)
+        behind = start + len(part)
+        if behind > left.batch.offsets[-1]:
+            self._leftovers.drop((stream.id, shard))
+        return Reading([part], behind)
 
     def bounds(self, stream: StreamInfo, shard: int) -> Bounds:
         check_shard(stream, shard)
         with self._reading() as txn:
             return Tables(self._environment, txn).bounds(stream, shard)
+
+    def ends(self, shards: Sequence[tuple[StreamInfo, int]]) -> list[int]:
+        with self._reading() as txn:
+            tables = Tables(self._environment, txn)
+            return [tables.bounds(stream, shard).end for stream, shard in shards]
 
     def offset_at(self, stream: StreamInfo, shard: int, timestamp_ms: int) -> int:
         bounds = self.bounds(stream, shard)
@@ -232,15 +273,27 @@ class LmdbBackend:
         return self._write(lambda tables: transaction.transact(tables, checks, puts))
 
     def commit(self, commit: Commit) -> list[Place]:
+        return self._write(*self._committing(commit))
+
+    def commit_each(self, commits: Sequence[Commit]) -> list[PenstockError | None]:
+        wanted = [self._committing(commit) for commit in commits]
+
+        def each(tables: Tables) -> list[PenstockError | None]:
+            return [_wrong_with(work, tables) for work, _ in wanted]
+
+        return self._write(each, sum(nbytes for _, nbytes in wanted))
+
+    def _committing(self, commit: Commit) -> tuple[Callable[[Tables], list[Place]], int]:
         prepared, nbytes = self._prepared([*commit.outputs, *commit.dead_letters])
         outputs = prepared[: len(commit.outputs)]
         dead_letters = prepared[len(commit.outputs) :]
-        return self._write(
-            lambda tables: transaction.commit(
+
+        def work(tables: Tables) -> list[Place]:
+            return transaction.commit(
                 tables, commit.grant, commit.done, outputs, dead_letters, commit.state, commit.story
-            ),
-            nbytes,
-        )
+            )
+
+        return work, nbytes
 
     # The rest
 
@@ -297,12 +350,22 @@ class LmdbBackend:
         return None
 
 
+def _wrong_with(work: Callable[[Tables], object], tables: Tables) -> PenstockError | None:
+    try:
+        work(tables)
+    except PenstockError as why:
+        return why  # it looked first and wrote nothing, so the others stand
+    return None
+
+
 def _taken(
     stream: StreamInfo, stored: list[batches.Verified], start: int, stop: int, room: Room
-) -> Reading:
-    """As many of the records from ``start`` on as there is room for."""
+) -> tuple[Reading, Batch | None]:
+    """As many of the records from ``start`` on as there is room for; and the batch, if it is a
+    large one, that has more of them than were taken."""
     taken: list[Batch] = []
     at = start
+    left: Batch | None = None
     try:
         for batch in _joined(_opened(stream, stored, start)):
             part = room.take(batch, at, stop)
@@ -310,11 +373,12 @@ def _taken(
                 break
             taken.append(part)
             at += len(part)
+            left = None if batch.is_rows or at > batch.offsets[-1] else batch
     except BadBatch:
         # What came before the damage is delivered; the next read begins with it and says so.
         if not taken:
             raise
-    return Reading(taken, at)
+    return Reading(taken, at), left
 
 
 def _opened(stream: StreamInfo, stored: list[batches.Verified], expected: int) -> Iterator[Batch]:

@@ -24,8 +24,10 @@ LOCK_FILE = "lock.mdb"
 
 HOLDER_FILE = "writer"
 PACKER_FILE = "packer"
+MEMBERS = "members"
+"""The directory of signs of life."""
 
-_OURS = {DATA_FILE, LOCK_FILE, HOLDER_FILE, PACKER_FILE, "staged", "members"}
+_OURS = {DATA_FILE, LOCK_FILE, HOLDER_FILE, PACKER_FILE, "staged", MEMBERS}
 
 MOUNTS = Path("/proc/self/mountinfo")
 

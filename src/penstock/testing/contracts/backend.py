@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from penstock.testing.contracts.appending import AppendingContract
 from penstock.testing.contracts.commits import CommitContract
+from penstock.testing.contracts.consumers import ConsumerContract
 from penstock.testing.contracts.hubs import HubContract
+from penstock.testing.contracts.liveness import LivenessContract
 from penstock.testing.contracts.reading import ReadingContract
 from penstock.testing.contracts.records import RecordsContract
 from penstock.testing.contracts.store import StoreContract
@@ -26,6 +28,8 @@ class BackendContract(
     HubContract,
     AppendingContract,
     ReadingContract,
+    LivenessContract,
+    ConsumerContract,
 ):
     """Subclass it with a fixture ``opening``: a function that opens the backend under test.
 

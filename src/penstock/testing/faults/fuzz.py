@@ -18,11 +18,22 @@ from typing import Any, NamedTuple
 from penstock.backends.lmdb import batch as batches
 from penstock.backends.lmdb import rows
 from penstock.codec.registry import find_codec
-from penstock.core import group_bytes
+from penstock.core import group_bytes, journal
 from penstock.core.assign import Allocator, balanced
 from penstock.core.batch import Batch, Row, arrow_of
 from penstock.core.errors import PenstockError
-from penstock.core.events import Join, Leave, ShardFacts, Stop, StreamFacts
+from penstock.core.events import (
+    Configure,
+    Event,
+    Evict,
+    ForceCheckpoint,
+    Heartbeat,
+    Join,
+    Leave,
+    ShardFacts,
+    Stop,
+    StreamFacts,
+)
 from penstock.core.group import step
 from penstock.core.model import RecordId, ShardId, StreamInfo, even_shards
 from penstock.core.names import checked_name, from_one_word
@@ -111,6 +122,28 @@ def _group() -> bytes:
     return group_bytes.encoded(group)
 
 
+_ORDERS = StreamFacts("a/b", 1, (ShardFacts(0), ShardFacts(1, (0,), 7), ShardFacts(2, (0, 1))))
+_ENTRY_HEAD = 19
+
+
+def _entries() -> list[bytes]:
+    """Each as its head and what is packed behind it."""
+    events: list[Event] = [
+        Join("ann", 7, (_ORDERS,), balanced, order=True),
+        Heartbeat("bob", 8, 1, 2, {ShardId("a/b", 0): 3, ShardId("c", 1): 4}),
+        Evict("bob", 8, "silent", 10.5),
+        ForceCheckpoint(ShardId("a/b", 1), 3, 9, finished=True, parents=(0, 1)),
+        Configure(1, True, 5.0, balanced),
+    ]
+    rows = [journal.encoded(journal.Entry(3, 1_000, event)) for event in events]
+    return [row[:_ENTRY_HEAD] + zlib.decompress(row[_ENTRY_HEAD:]) for row in rows]
+
+
+def _decoded_entry(value: bytes) -> object:
+    packed = value[:_ENTRY_HEAD] + zlib.compress(value[_ENTRY_HEAD:])
+    return journal.decoded(packed, Allocator)
+
+
 _SHARD_ROW = rows.ShardRow(5, True, bytes(17), b"\1" + bytes(16), (1, 2))
 _STREAM_ROW = rows.StreamRow("a/b", "json", "md5-range", 5.0, None, 9)
 
@@ -123,6 +156,11 @@ DECODERS: dict[str, Decoder] = {
         [rows.sealed_row(_ROW_KEY, b"value", 7)], lambda value: rows.opened_row(_ROW_KEY, value)
     ),
     "group": Decoder([_group()], lambda value: group_bytes.decoded(value, Allocator)),
+    "journal entry": Decoder(_entries(), _decoded_entry),
+    "packed journal entry": Decoder(
+        [journal.encoded(journal.Entry(3, 1_000, Stop(ShardId("a/b", 0), 1)))],
+        lambda value: journal.decoded(value, Allocator),
+    ),
     "record id": Decoder([b"shop/orders:2+17", b"a:0+0"], _text(RecordId.parse)),
     "name": Decoder([b"shop/orders", b"a.b_c-d"], _text(checked_name)),
     "one word": Decoder([b"shop--orders", b"plain"], _text(from_one_word)),

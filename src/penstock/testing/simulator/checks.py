@@ -291,6 +291,9 @@ class Checks:
         new = after.shards.get(shard)
         if new is None or new.owner is None or shard not in self.ordered:
             return
+        info = self.store.streams.get(shard.stream)
+        if info is None or info.id != after.streams[shard.stream]:
+            return  # the group has yet to hear that this is another stream, with other ancestors
         for ancestor in self._ancestors(shard):
             if not self.store.is_read(ancestor):
                 self._fail("T7", shard, f"owned by {new.owner} before {ancestor} was read")

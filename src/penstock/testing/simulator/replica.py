@@ -134,7 +134,8 @@ class Replica:
     # Getting a seat
 
     def _new_coordinator(self) -> Coordinator:
-        return Coordinator(self.store, [OWN_ALLOCATOR], dice=self.world.dice.random)
+        world = self.world
+        return Coordinator(self.store, [OWN_ALLOCATOR], dice=world.dice.random, now_ms=world.now_ms)
 
     def _take_seat(self) -> None:
         if self.seat is not None or not self.wanted:

@@ -87,7 +87,7 @@ class _Simulation:
 
         def observer(name: str) -> Observer:
             own = node(name)
-            coordinator = Coordinator(store, dice=world.dice.random)
+            coordinator = Coordinator(store, dice=world.dice.random, now_ms=world.now_ms)
             return Observer(own, net, store, coordinator, checks)
 
         names = [f"m{n}" for n in range(swarm.members)]

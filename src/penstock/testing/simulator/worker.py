@@ -192,7 +192,7 @@ class Worker:
         def committed() -> None:
             assert self.marks is not None
             self._committing = False
-            self.marks.commit(end)
+            self.marks.commit(end, self.node.clock_s())
             if self._finishing and self.working:
                 self._commit_the_rest()
 

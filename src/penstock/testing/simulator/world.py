@@ -42,6 +42,10 @@ class World:
             call()
         self.now_s = until_s
 
+    def now_ms(self) -> int:
+        """The clock on the wall."""
+        return int(self.now_s * 1000)
+
     def chance(self, share: float) -> bool:
         return share > 0 and self.dice.random() < share
 

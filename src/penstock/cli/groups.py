@@ -1,0 +1,243 @@
+"""``penstock group``: who shares which shards, what happened, and moving checkpoints by hand."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+import click
+
+import penstock
+from penstock.cli import render
+from penstock.cli.streams import as_json
+from penstock.core.errors import BadQuantity, BadSetting
+from penstock.core.model import ShardId
+from penstock.core.names import checked_name
+from penstock.core.quantities import seconds
+from penstock.ops.explain import told
+from penstock.ops.views import (
+    explanation,
+    group_line,
+    group_view,
+    history_views,
+    seek_views,
+)
+from penstock.run.groups import Groups, Seek, Where
+from penstock.run.rows import now_ms
+
+_WHERE = "earliest, latest, an offset, a time as in 2026-01-31T08:00:00Z, or 2h for two hours ago"
+
+yes = click.option("--yes", is_flag=True, help="Do not ask.")
+force = click.option("--force", is_flag=True, help="Even if members live: they are fenced.")
+
+
+@click.group()
+def group() -> None:
+    """Groups: list, show, history, explain, seek, skip, delete."""
+
+
+@group.command("list")
+@as_json
+@click.pass_obj
+def list_groups(hub: str, /, as_json: bool) -> None:
+    """All groups of the hub."""
+    with penstock.open(hub, create=False) as opened:
+        views = sorted(map(group_line, opened.groups.every()), key=lambda view: view["group"])
+    if as_json:
+        render.json_line(views)
+    else:
+        render.table(views, empty=f"no groups in {hub}")
+
+
+@group.command()
+@click.argument("name", metavar="GROUP")
+@as_json
+@click.pass_obj
+def show(hub: str, /, name: str, as_json: bool) -> None:
+    """One group with its members and shards."""
+    with penstock.open(hub, create=False) as opened:
+        groups = opened.groups
+        found = groups.load(name)
+        positions = groups.positions(found)
+        view = group_view(
+            found,
+            groups.signs(found),
+            positions,
+            groups.unread(positions),
+            groups.history(name),
+            now_ms(),
+        )
+    if as_json:
+        render.json_line(view)
+        return
+    parts = {"members", "shards"}
+    render.table([{key: value for key, value in view.items() if key not in parts}])
+    render.table(view["members"], empty=f"{name} has no members")
+    render.table(view["shards"], empty=f"{name} has no shards")
+
+
+@group.command()
+@click.argument("name", metavar="GROUP")
+@click.option("--last", "-n", "count", type=click.IntRange(1), help="So many [all that is kept].")
+@as_json
+@click.pass_obj
+def history(hub: str, /, name: str, count: int | None, as_json: bool) -> None:
+    """What happened to GROUP, oldest first; also to one that was deleted."""
+    with penstock.open(hub, create=False) as opened:
+        groups = opened.groups
+        stands = groups.stored(name)
+        entries = groups.history(name)
+        found = told(stands, groups.replayed(name, entries))
+    views = history_views(entries[-(count or len(entries)) :], found)
+    if as_json:
+        render.json_line(views)
+        return
+    render.table(views, empty=f"nothing is told of {name}")
+    _note(found.note)
+
+
+@group.command()
+@click.argument("name", metavar="GROUP")
+@click.argument("shard", metavar="[STREAM:SHARD]", required=False)
+@as_json
+@click.pass_obj
+def explain(hub: str, /, name: str, shard: str | None, as_json: bool) -> None:
+    """Why the shards of GROUP, or one of them, are where they are."""
+    with penstock.open(hub, create=False) as opened:
+        groups = opened.groups
+        stands = groups.load(name)
+        one = None if shard is None else _shard(shard)
+        positions = groups.positions(stands, None if one is None else one.stream)
+        if one is not None and one not in positions.keys() | stands.shards.keys():
+            raise BadSetting(f"{one}: the stream has no such shard")
+        shards = sorted(stands.shards) if one is None else [one]
+        found = told(stands, groups.replayed(name, groups.history(name)))
+        view = explanation(stands, shards, positions, found)
+    if as_json:
+        render.json_line(view)
+        return
+    rows = [{key: row[key] for key in ("shard", "state", "why")} for row in view["shards"]]
+    render.table(rows, empty=f"{name} has no shards")
+    if one is not None:
+        render.table(view["shards"][0]["story"], empty=f"no move of {one} is told")
+    _note(found.note)
+
+
+@group.command()
+@click.argument("name", metavar="GROUP")
+@click.option("--to", "where", required=True, metavar="WHERE", help=f"{_WHERE.capitalize()}.")
+@click.option("--stream", metavar="STREAM", help="This stream only.")
+@click.option("--shard", "shards", type=int, multiple=True, help="This one only; may be repeated.")
+@force
+@yes
+@as_json
+@click.pass_obj
+def seek(
+    hub: str,
+    /,
+    name: str,
+    where: str,
+    stream: str | None,
+    shards: tuple[int, ...],
+    force: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Move the checkpoints of GROUP, after a preview."""
+    target = _where(where)
+    with penstock.open(hub, create=False) as opened:
+        groups = opened.groups
+        plan = groups.plan(name, target, stream, shards or None)
+        _move(groups, name, plan, force, yes, as_json)
+
+
+@group.command()
+@click.argument("name", metavar="GROUP")
+@click.argument("shard", metavar="STREAM:SHARD")
+@click.option("--records", default=1, show_default=True, help="How many.")
+@force
+@yes
+@as_json
+@click.pass_obj
+def skip(
+    hub: str, /, name: str, shard: str, records: int, force: bool, yes: bool, as_json: bool
+) -> None:
+    """Leave out the next records of one shard, after a preview."""
+    with penstock.open(hub, create=False) as opened:
+        groups = opened.groups
+        plan = [groups.plan_skip(name, _shard(shard), records)]
+        _move(groups, name, plan, force, yes, as_json)
+
+
+@group.command()
+@click.argument("name", metavar="GROUP")
+@force
+@yes
+@as_json
+@click.pass_obj
+def delete(hub: str, /, name: str, force: bool, yes: bool, as_json: bool) -> None:
+    """Delete GROUP with its checkpoints and state, for good; its history stays."""
+    with penstock.open(hub, create=False) as opened:
+        groups = opened.groups
+        found = groups.load(name)
+        lag = sum(position.lag for position in groups.positions(found).values())
+        _confirm(f"{name} is {lag} records behind in {len(found.shards)} shards", "delete it", yes)
+        groups.delete(name, force)
+    if as_json:
+        render.json_line({"group": name, "deleted": True})
+    else:
+        click.echo(f"{name}: deleted")
+
+
+def _move(
+    groups: Groups, name: str, plan: Sequence[Seek], force: bool, yes: bool, as_json: bool
+) -> None:
+    views = seek_views(plan)
+    if not as_json:
+        render.table(views, empty=f"{name} reads nothing that is there")
+    skipped, repeated = (sum(view[key] for view in views) for key in ("skipped", "repeated"))
+    about = f"{name}: {skipped} records skipped, {repeated} repeated"
+    _confirm(about, "move the checkpoints", yes)
+    moved = groups.move(name, plan, force)
+    if as_json:
+        render.json_line({"group": name, "moved": seek_views(moved)})
+    else:
+        click.echo(f"{about}, {len(moved)} checkpoints moved")
+
+
+def _confirm(about: str, what: str, yes: bool) -> None:
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise BadSetting(f"{about}: say --yes to {what}")
+    click.confirm(f"{about}. {what.capitalize()}?", abort=True, err=True)
+
+
+def _note(note: str) -> None:
+    if note:
+        click.echo(note, err=True)
+
+
+def _shard(text: str) -> ShardId:
+    stream, _, index = text.rpartition(":")
+    if not (stream and index.isascii() and index.isdigit() and len(index) < 10):
+        raise BadSetting(f"bad shard {text!r}: write stream:shard, as in shop/orders:2")
+    return ShardId(checked_name(stream), int(index))
+
+
+def _where(text: str) -> Where:
+    if text == "earliest":
+        return "earliest"
+    if text == "latest":
+        return "latest"
+    if text.isascii() and text.isdigit():
+        return int(text)
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        pass
+    try:
+        return timedelta(seconds=seconds(text))
+    except BadQuantity:
+        raise BadSetting(f"--to {text!r}: {_WHERE}") from None

@@ -1,0 +1,82 @@
+"""``penstock lag`` and ``penstock latency``: how far groups are behind, in records and seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import click
+
+import penstock
+from penstock.cli import render
+from penstock.cli.streams import as_json
+from penstock.core.standing import Group
+from penstock.ops.views import lag_views, latency_views
+from penstock.run.groups import Groups
+from penstock.run.rows import now_ms
+
+_View = Callable[[Groups, Group, str | None, bool], list[dict[str, Any]]]
+
+
+def _options(command: Callable[..., None]) -> Callable[..., None]:
+    for option in (
+        as_json,
+        click.option("--quiet", "-q", is_flag=True, help="Only where there is lag."),
+        click.option("--verbose", "-v", is_flag=True, help="A line for each shard."),
+        click.option("--stream", metavar="STREAM", help="This stream only."),
+        click.argument("name", metavar="[GROUP]", required=False),
+    ):
+        command = option(command)
+    return command
+
+
+@click.command()
+@_options
+@click.pass_obj
+def lag(hub: str, /, **asked: Any) -> None:
+    """How far groups are behind: records, and seconds since the oldest unread one came."""
+    _show(hub, _lag, **asked)
+
+
+@click.command()
+@_options
+@click.pass_obj
+def latency(hub: str, /, **asked: Any) -> None:
+    """How long ago the last record that was read came, while there are more to read."""
+    _show(hub, _latency, **asked)
+
+
+def _lag(groups: Groups, group: Group, stream: str | None, each: bool) -> list[dict[str, Any]]:
+    positions = groups.positions(group, stream)
+    return lag_views(group.name, positions, groups.unread(positions), now_ms(), each=each)
+
+
+def _latency(groups: Groups, group: Group, stream: str | None, each: bool) -> list[dict[str, Any]]:
+    positions = groups.positions(group, stream)
+    return latency_views(group.name, positions, groups.last_read(positions), now_ms(), each=each)
+
+
+def _show(
+    hub: str,
+    view: _View,
+    name: str | None,
+    stream: str | None,
+    verbose: bool,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    with penstock.open(hub, create=False) as opened:
+        groups = opened.groups
+        chosen: Iterable[Group] = groups.every() if name is None else [groups.load(name)]
+        rows = [
+            row
+            for group in chosen
+            if name is not None or stream is None or stream in group.streams
+            for row in view(groups, group, stream, verbose)
+            if row["lag"] or not quiet
+        ]
+    rows.sort(key=lambda row: (row["group"], row["stream"]))
+    if as_json:
+        render.json_line(rows)
+    else:
+        render.table(rows, empty="no lag" if quiet else f"no groups in {hub}")

@@ -1,0 +1,400 @@
+"""Groups on the command line: listed, shown, told, moved, deleted; and how far they are behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock.core import keys
+from penstock.core.assign import Allocator, balanced
+from penstock.core.events import (
+    Evict,
+    Heartbeat,
+    Join,
+    Leave,
+    ShardFacts,
+    ShardsChanged,
+    StreamFacts,
+)
+from penstock.core.model import ShardId, Slice
+from penstock.core.ports import Commit, Grant
+from penstock.run.coordinator import Coordinator
+from tests.cli.test_commands import Shell
+
+
+class Working:
+    """A shell, and a group whose members live in this process."""
+
+    def __init__(self, shell: Shell) -> None:
+        self.shell = shell
+        self.hub = penstock.open(shell.cwd / "penstock-data")
+        self.backend = self.hub._backend
+        self.orders = self.hub.create_stream("shop/orders", shards=4, codec="json")
+        self.coordinator = Coordinator(self.backend)
+        for shard in range(4):
+            for number in range(10):
+                self.orders.append({"id": number}, key=f"k{number}", shard=shard)
+
+    def join(
+        self,
+        name: str,
+        incarnation: int = 1,
+        group: str = "billing",
+        allocator: Allocator = balanced,
+    ) -> None:
+        self.backend.liveness.beat(group, name, incarnation, 1)
+        info = self.orders.info
+        rows = tuple(ShardFacts(shard.index) for shard in info.shards)
+        facts = StreamFacts(info.name, info.id, rows)
+        self.coordinator.apply(group, Join(name, incarnation, (facts,), allocator))
+
+    def beat(self, name: str) -> None:
+        """It lets go of what it should."""
+        group = self.coordinator.load("billing")
+        held = {s: own.epoch for s, own in group.owned(name).items() if own.state == "held"}
+        beat = Heartbeat(name, group.members[name].incarnation, 1, group.version, held)
+        self.coordinator.apply("billing", beat)
+
+    def leave(self, name: str) -> None:
+        incarnation = self.coordinator.load("billing").members[name].incarnation
+        self.coordinator.apply("billing", Leave(name, incarnation))
+        self.backend.liveness.leave("billing", name, incarnation)
+
+    def commit(self, shard: int, end: int) -> None:
+        epoch = self.coordinator.load("billing").shards[ShardId("shop/orders", shard)].epoch
+        info = self.orders.info
+        grant = Grant("billing", info, shard, keys.epoch_token(epoch))
+        stored = self.backend.get(keys.checkpoint_key("billing", info.id, shard))
+        assert stored is None, "once is enough here"
+        self.backend.commit(Commit(grant=grant, done=Slice(info.name, shard, 0, end)))
+
+    def run(self, *arguments: str) -> list[list[str]]:
+        """The lines it prints, word by word."""
+        out, _ = self.shell(*arguments)
+        return [line.split() for line in out.splitlines()]
+
+    def json(self, *arguments: str) -> Any:
+        return json.loads(self.shell(*arguments, "--json")[0])
+
+    def lags(self) -> list[int]:
+        return [row["lag"] for row in self.json("lag", "billing", "--verbose")]
+
+
+@pytest.fixture
+def shell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Shell:
+    return Shell(tmp_path, monkeypatch, capsys)
+
+
+@pytest.fixture
+def working(shell: Shell) -> Iterator[Working]:
+    made = Working(shell)
+    yield made
+    made.hub.close()
+
+
+@pytest.fixture
+def billing(working: Working) -> Working:
+    """Two members, two shards each."""
+    working.join("ann")
+    working.join("bob")
+    working.beat("ann")
+    working.commit(0, 4)
+    working.commit(3, 10)
+    return working
+
+
+@pytest.fixture
+def stopped(billing: Working) -> Working:
+    for name in ("ann", "bob"):
+        billing.leave(name)
+    return billing
+
+
+# Looking
+
+
+def test_groups_are_listed(billing: Working) -> None:
+    billing.join("zoe", group="audit")
+    listed = billing.run("group", "list")
+    assert [line[0] for line in listed] == ["group", "audit", "billing"]
+    assert billing.json("group", "list")[1] == {
+        "group": "billing",
+        "streams": ["shop/orders"],
+        "members": 2,
+        "shards": 4,
+        "held": 4,
+        "allocator": "balanced",
+        "version": 3,
+    }
+
+
+def test_where_there_are_none_nothing_is_listed(working: Working) -> None:
+    assert working.json("group", "list") == []
+    assert working.json("lag") == []
+    assert "no groups in" in working.shell("group", "list")[1]
+
+
+def test_a_group_is_shown_with_members_shards_and_heartbeats(billing: Working) -> None:
+    view = billing.json("group", "show", "billing")
+    assert (view["allocator"], view["timeout"], view["order"]) == ("balanced", "10s", False)
+    assert [(m["member_id"], m["shards"]) for m in view["members"]] == [
+        ("ann", "shop/orders:0-1"),
+        ("bob", "shop/orders:2-3"),
+    ]
+    assert all(0 <= member["last_heartbeat"] < 300 for member in view["members"])
+    assert all(member["alive"] for member in view["members"])
+    first = view["shards"][0]
+    assert (first["shard"], first["state"], first["owner"]) == ("shop/orders:0", "held", "ann")
+    assert (first["checkpoint"], first["end"], first["lag"], first["epoch"]) == (4, 10, 6, 1)
+    assert first["since"].endswith("Z")
+    assert first["lag_s"] >= 0
+    assert [shard["lag"] for shard in view["shards"]] == [6, 10, 10, 0]
+    text, _ = billing.shell("group", "show", "billing")
+    assert "shop/orders:2-3" in text
+    assert text.count("held") == 4
+
+
+def test_members_and_checkpoints_are_still_shown_when_all_processes_have_ended(
+    billing: Working,
+) -> None:
+    billing.hub.close()
+    view = billing.json("group", "show", "billing")
+    assert [(m["member_id"], m["shards"]) for m in view["members"]] == [
+        ("ann", "shop/orders:0-1"),
+        ("bob", "shop/orders:2-3"),
+    ]
+    assert [shard["checkpoint"] for shard in view["shards"]] == [4, None, None, 10]
+
+
+def test_lag_is_told_in_records_and_in_seconds(billing: Working) -> None:
+    (line,) = billing.json("lag")
+    assert line.pop("lag_s") > 0
+    assert line == {
+        "stream": "shop/orders",
+        "group": "billing",
+        "shard": "all",
+        "lag": 26,
+        "pos": 14,
+        "end": 40,
+    }
+    assert [line[:6] for line in billing.run("lag")] == [
+        ["stream", "group", "shard", "lag", "pos", "end"],
+        ["shop/orders", "billing", "all", "26", "14", "40"],
+    ]
+    assert billing.lags() == [6, 10, 10, 0]
+    assert [row["shard"] for row in billing.json("lag", "-v", "-q")] == [0, 1, 2]
+    assert len(billing.json("lag", "--stream", "shop/orders")) == 1
+    assert billing.json("lag", "--stream", "other") == []
+    assert "does not read 'other'" in billing.shell.fails("lag", "billing", "--stream", "other")
+
+
+def test_latency_is_told_with_the_key_of_the_record_just_read(billing: Working) -> None:
+    rows = billing.json("latency", "billing", "--verbose")
+    assert [row["key"] for row in rows] == ["k3", None, None, None]
+    assert rows[0]["latency_s"] > 0
+    assert [row["latency_s"] for row in rows[1:]] == [None, None, 0.0]
+    assert billing.json("latency")[0]["key"] == "k3"
+
+
+def test_the_history_tells_what_happened_and_what_moved(billing: Working) -> None:
+    billing.coordinator.apply("billing", Evict("ann", 1, "dead"))
+    rows = billing.json("group", "history", "billing")
+    assert [(row["what"], row["moved"]) for row in rows] == [
+        ("ann joined and made the group", ["shop/orders:0-3 held by ann under epoch 1"]),
+        ("bob joined", ["shop/orders:2-3 moving from ann to bob"]),
+        ("ann let go of shop/orders:2-3", ["shop/orders:2-3 held by bob under epoch 2"]),
+        ("ann was evicted: its process is dead", ["shop/orders:0-1 held by bob under epoch 2"]),
+    ]
+    assert [row["version"] for row in billing.json("group", "history", "billing", "-n", "2")] == [
+        3,
+        4,
+    ]
+    assert "bob joined" in billing.shell("group", "history", "billing")[0]
+
+
+def test_it_is_explained_why_a_shard_is_where_it_is(billing: Working) -> None:
+    billing.join("eve")
+    why = {
+        row["shard"]: row["why"] for row in billing.json("group", "explain", "billing")["shards"]
+    }
+    assert why["shop/orders:0"] == "held by ann since version 1: ann joined and made the group"
+    assert why["shop/orders:2"] == "held by bob since version 3: ann let go of shop/orders:2-3"
+    assert why["shop/orders:3"] == (
+        "promised to eve, waits for bob to let go since version 4 (eve joined)"
+    )
+    text, _ = billing.shell("group", "explain", "billing", "shop/orders:2")
+    assert "moving from ann to bob" in text
+    assert "shop/orders:0" not in text
+    one = billing.json("group", "explain", "billing", "shop/orders:2")
+    assert [turn["became"] for turn in one["shards"][0]["story"]] == [
+        "held by ann under epoch 1",
+        "moving from ann to bob",
+        "held by bob under epoch 2",
+    ]
+
+
+def test_what_a_strange_allocator_did_is_not_made_up(working: Working) -> None:
+    own = Allocator("own", "3", deal=balanced.deal)
+    working.coordinator = Coordinator(working.backend, [own])
+    working.join("ann", allocator=own)
+    view = working.json("group", "explain", "billing")
+    assert "allocator 'own' version '3' is not known" in view["note"]
+    assert [row["story"] for row in view["shards"]] == [[]] * 4
+    assert view["shards"][0]["why"] == "held by ann since version 1"
+    assert "is not known" in working.shell("group", "history", "billing")[1]
+
+
+# Moving
+
+
+def test_a_stopped_group_seeks_after_a_preview(stopped: Working) -> None:
+    out, err = stopped.shell("group", "seek", "billing", "--to", "earliest", code=2)
+    assert [line.split() for line in out.splitlines()] == [
+        ["shard", "from", "to", "skipped", "repeated"],
+        ["shop/orders:0", "4", "0", "0", "4"],
+        ["shop/orders:1", "-", "0", "0", "0"],
+        ["shop/orders:2", "-", "0", "0", "0"],
+        ["shop/orders:3", "10", "0", "0", "10"],
+    ]
+    assert err == (
+        "penstock: billing: 0 records skipped, 14 repeated: say --yes to move the checkpoints\n"
+    )
+    assert stopped.lags() == [6, 10, 10, 0]
+    out, _ = stopped.shell("group", "seek", "billing", "--to", "earliest", "--yes")
+    assert "4 checkpoints moved" in out
+    assert stopped.lags() == [10, 10, 10, 10]
+
+
+@pytest.mark.parametrize(
+    ("to", "lags"),
+    [
+        ("latest", [0, 0, 0, 0]),
+        ("7", [3, 3, 3, 3]),
+        ("2020-01-31T08:00:00Z", [10, 10, 10, 10]),
+        ("2999-01-31T08:00:00+01:00", [0, 0, 0, 0]),
+        ("1h", [10, 10, 10, 10]),
+        ("0s", [0, 0, 0, 0]),
+    ],
+)
+def test_a_group_seeks_to_an_offset_or_a_time(stopped: Working, to: str, lags: list[int]) -> None:
+    stopped.shell("group", "seek", "billing", "--to", to, "--yes")
+    assert stopped.lags() == lags
+
+
+def test_some_shards_seek_and_the_others_stay(stopped: Working) -> None:
+    asked = ["--stream", "shop/orders", "--shard", "1", "--shard", "2", "--to", "latest", "--yes"]
+    moved = stopped.json("group", "seek", "billing", *asked)
+    assert [row["shard"] for row in moved["moved"]] == ["shop/orders:1", "shop/orders:2"]
+    assert [row["skipped"] for row in moved["moved"]] == [10, 10]
+    assert stopped.lags() == [6, 0, 0, 0]
+
+
+def test_a_group_whose_members_live_is_moved_by_force_only(billing: Working) -> None:
+    for command in (["seek", "billing", "--to", "0"], ["skip", "billing", "shop/orders:0"]):
+        _, err = billing.shell("group", *command, "--yes", code=2)
+        assert "has living members: ann, bob; stop them first, or use --force" in err
+    assert "--force" in billing.shell.fails("group", "delete", "billing", "--yes")
+    assert billing.lags() == [6, 10, 10, 0]
+    billing.shell("group", "seek", "billing", "--to", "2", "--shard", "0", "--yes", "--force")
+    assert billing.lags() == [8, 10, 10, 0]
+    group = billing.coordinator.load("billing")
+    assert group.shards[ShardId("shop/orders", 0)].epoch == 2
+    assert group.shards[ShardId("shop/orders", 0)].owner == "ann"
+
+
+def test_records_are_skipped(stopped: Working) -> None:
+    stopped.shell("group", "skip", "billing", "shop/orders:0", "--yes")
+    stopped.shell("group", "skip", "billing", "shop/orders:1", "--records", "3", "--yes")
+    assert stopped.lags() == [5, 7, 10, 0]
+    _, err = stopped.shell("group", "skip", "billing", "shop/orders:3", "--yes", code=2)
+    assert "beyond the end" in err
+
+
+def test_a_deleted_group_is_gone_and_its_history_is_not(stopped: Working) -> None:
+    assert "26 records behind" in stopped.shell.fails("group", "delete", "billing")
+    assert stopped.json("group", "delete", "billing", "--yes") == {
+        "group": "billing",
+        "deleted": True,
+    }
+    assert stopped.json("group", "list") == []
+    assert "no group 'billing'" in stopped.shell.fails("group", "show", "billing")
+    told = [row["what"] for row in stopped.json("group", "history", "billing")]
+    assert told[-2:] == [
+        "the group was deleted",
+        "what the deleted group left was swept away",
+    ]
+
+
+def test_on_a_terminal_it_asks(stopped: Working) -> None:
+    ours, theirs = pty.openpty()
+    os.write(ours, b"y\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock", "group", "seek", "billing", "--to", "latest"],
+        cwd=stopped.shell.cwd,
+        env=stopped.shell.environment | {"TERM": "xterm-256color"},
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        timeout=60,
+        check=False,
+    )
+    os.close(theirs)
+    shown = os.read(ours, 65536).decode()
+    os.close(ours)
+    assert done.returncode == 0, shown
+    assert "Move the checkpoints? [y/N]" in shown
+    assert stopped.lags() == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["group", "show", "nope"], "no group 'nope' in this hub"),
+        (["group", "show", "no way"], "bad name"),
+        (["group", "history", "nope"], "no group 'nope'"),
+        (["group", "explain", "nope"], "no group 'nope'"),
+        (["group", "explain", "billing", "orders"], "write stream:shard"),
+        (["group", "explain", "billing", "x:0"], "does not read 'x'"),
+        (["group", "explain", "billing", "shop/orders:9"], "no such shard"),
+        (["group", "seek", "billing", "--to", "noon", "--yes"], "earliest, latest, an offset"),
+        (["group", "seek", "billing", "--to", "2026-01-01T00:00:00", "--yes"], "time zone"),
+        (["group", "seek", "billing", "--to", "99", "--yes"], "beyond the end"),
+        (["group", "seek", "billing", "--yes"], "--to"),
+        (["group", "seek", "billing", "--to", "1", "--shard", "9", "--yes"], "it has 0 to 3"),
+        (["group", "skip", "billing", "shop/orders:0", "--records", "0"], "from 1"),
+        (["group", "skip", "billing", "shop/orders:9"], "it has 0 to 3"),
+        (["group", "delete", "nope", "--yes"], "no group 'nope'"),
+        (["lag", "nope"], "no group 'nope'"),
+        (["latency", "nope"], "no group 'nope'"),
+        (["--hub", "empty", "lag"], "no hub at"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    stopped: Working, arguments: list[str], says: str
+) -> None:
+    assert says in stopped.shell.fails(*arguments)
+
+
+def test_a_stream_that_is_gone_is_shown_without_positions(stopped: Working) -> None:
+    stopped.hub.delete_stream("shop/orders")
+    view = stopped.json("group", "show", "billing")
+    assert [(row["state"], row["end"], row["lag"]) for row in view["shards"]] == [
+        ("free", None, None)
+    ] * 4
+    assert stopped.json("lag") == []
+    gone = ShardsChanged(StreamFacts("shop/orders", stopped.orders.info.id, (), 9))
+    stopped.coordinator.apply("billing", gone)
+    told = stopped.json("group", "history", "billing")
+    assert told[-1]["what"] == "shop/orders is gone"
+    assert stopped.json("group", "show", "billing")["shards"] == []
