@@ -34,11 +34,13 @@ check: $(STAMP) ## Format, lint, types, layers, core and contract tests: under a
 	$(BIN)/ruff check --quiet src tests examples
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo >/dev/null || $(BIN)/lint-imports
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target check-core check-rest
+	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target check-core check-contracts check-rest
 
-.PHONY: check-core check-rest
+.PHONY: check-core check-contracts check-rest
 check-core: $(STAMP)
-	$(BIN)/python -m pytest -q -m "not slow" tests/core tests/contracts
+	$(BIN)/python -m pytest -q -m "not slow" tests/core
+check-contracts: $(STAMP)
+	$(BIN)/python -m pytest -q -m "not slow" tests/contracts
 check-rest: $(STAMP)
 	$(BIN)/python -m pytest -q -m "not slow" --ignore=tests/core --ignore=tests/contracts
 

@@ -10,7 +10,7 @@ import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from datetime import datetime
-from itertools import islice
+from itertools import chain, islice
 from math import inf
 from types import TracebackType
 from typing import Any, Literal
@@ -36,8 +36,8 @@ Told = Callable[[list[ShardId]], object]
 
 POLL_S_MIN = 0.0005
 POLL_S_MAX = 0.004
-POLL_S_IDLE = 0.015
-IDLE_S = 1.0
+POLL_S_IDLE = 0.02
+IDLE_S = 0.5
 """After so long without records it looks for them less often."""
 
 REST_S = 0.5
@@ -114,11 +114,15 @@ class Consumer:
 
     def __iter__(self) -> Iterator[Record]:
         """Record by record, for ever; it ends when the consumer is closed or told to end."""
+        return chain.from_iterable(self._strides())
+
+    def _strides(self) -> Iterator[Iterator[Record]]:
+        """A few records each; between them it is seen whether they may still be worked on."""
         clock, lease = time.monotonic, self._lease
         while (piece := self._next_piece()) is not None:
             stride = piece.holding.stride
             while clock() < lease.until_s and not (piece.is_cut or piece.given >= piece.end):
-                yield from islice(piece.left, stride)
+                yield islice(piece.left, stride)
 
     def read(self, timeout: Duration | None = None) -> Record | None:
         """The next record; None if none comes within the time. It marks the last one as done."""
