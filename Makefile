@@ -5,6 +5,7 @@ STAMP := $(VENV)/.installed
 SEED ?=
 SEEDS ?= 100
 SECONDS ?= 60
+LATER := lmdb bench
 comma := ,
 space := $(subst ,, )
 WHOLE := $(subst $(space),$(comma),$(patsubst %,*/core/%.py,group draft standing events assign shares member watch checkpoint group_bytes fields journal))
@@ -42,10 +43,11 @@ check-core: $(STAMP)
 check-contracts: $(STAMP)
 	$(BIN)/python -m pytest -q -m "not slow" tests/contracts
 check-rest: $(STAMP)
-	$(BIN)/python -m pytest -q -m "not slow" --ignore=tests/core --ignore=tests/contracts
+	$(BIN)/python -m pytest -q -m "not slow" $(patsubst %,--ignore=tests/%,core contracts $(LATER))
 
 .PHONY: test
 test: $(STAMP) check ## Everything, kills and damaged files included: some minutes
+	$(BIN)/python -m pytest -q -m "not slow" $(patsubst %,tests/%,$(LATER))
 	$(BIN)/python -m pytest -q -m slow
 	$(MAKE) --no-print-directory cover
 

@@ -41,6 +41,16 @@ def test_what_a_page_shows_works(page: Path, tmp_path: Path) -> None:
             _run(["bash", "-euo", "pipefail", "-c", code], tmp_path)
 
 
+def test_the_consumer_of_the_readme_is_short() -> None:
+    """Three steps, ten lines: what runs is what `test_what_a_page_shows_works` runs."""
+    page = (ROOT / "README.md").read_text()
+    _, code = _BLOCK.findall(page.partition("\n## Consume in three steps\n")[2])[0]
+    lines = [line for line in code.splitlines() if line]
+    assert len(lines) <= 10
+    assert [step for step in ("1.", "2.", "3.") if f"# {step}" in code] == ["1.", "2.", "3."]
+    assert "hub.consumer(" in code
+
+
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
 def test_an_example_runs(example: Path, tmp_path: Path) -> None:
     assert _run([sys.executable, str(example)], tmp_path)
