@@ -16,7 +16,7 @@ import pytest
 import penstock
 from penstock.backends.lmdb.files import MEMBERS
 from penstock.backends.lmdb.liveness import FileLiveness
-from penstock.testing.contracts.consumers import filled, taken
+from penstock.testing.contracts.consuming import filled, taken
 from penstock.testing.faults.children import Child, until
 
 WHO = ("billing", "ann", 1)

@@ -20,7 +20,7 @@ from penstock.core.ports import Backend, Begin, Commit, End, Grant, Lease, Lost,
 from penstock.run.consumer import Consumer
 from penstock.run.hub import Hub
 from penstock.run.reader import Limits
-from penstock.testing.contracts.consumers import Worker, checkpoints, filled, offsets, taken
+from penstock.testing.contracts.consuming import Worker, checkpoints, filled, offsets, taken
 from penstock.testing.faults.children import until
 
 STREAM = "orders"

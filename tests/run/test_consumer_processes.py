@@ -17,7 +17,7 @@ import pytest
 
 import penstock
 from penstock.run.hub import Hub
-from penstock.testing.contracts.consumers import checkpoints, filled, held, taken
+from penstock.testing.contracts.consuming import checkpoints, filled, held, taken
 from penstock.testing.faults.children import Child, until
 
 STREAM = "orders"

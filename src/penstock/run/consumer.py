@@ -25,7 +25,8 @@ from penstock.core.reading import check_start
 from penstock.run.endings import on_sigterm
 from penstock.run.hands import Hands
 from penstock.run.holding import Holding, Piece
-from penstock.run.keeper import Keeper, Start
+from penstock.run.keeper import Keeper
+from penstock.run.positions import Positions, Start
 from penstock.run.reader import Limits, Reader
 
 log = logging.getLogger("penstock")
@@ -89,16 +90,17 @@ class Consumer:
         self._on_grant = on_grant
         self._on_revoke = on_revoke
         self._hands = Hands(auto_mark=auto_mark, tells_ends=on_revoke is not None)
+        positions = Positions(backend, start)
         self._keeper = Keeper(
             backend,
             membership,
             self._hands,
-            start=start,
+            positions=positions,
             commit_every_s=commit_every_s,
             handler_s_max=handler_s_max,
             commits=group is not None,
         )
-        self._reader = Reader(backend, limits, decode, self._keeper.trimmed)
+        self._reader = Reader(backend, limits, decode, positions.trimmed)
         self._handler_s_max = handler_s_max
         self._pid = os.getpid()
         self._closed = False
@@ -173,6 +175,7 @@ class Consumer:
         for one in [record] if isinstance(record, Record) else record:
             self._hands.mark(one, now_s)
         self._keeper.wake()
+        self._keeper.news.ring()  # there may be room for more
 
     def commit(self) -> None:
         """Store what is done, and return when it is stored. With automatic marks that includes the
@@ -181,6 +184,8 @@ class Consumer:
         `Fenced` if something that was handed out since the last commit is another's now."""
         self._check_group("commit")
         self._check_open()
+        if self._hands.failure is not None:
+            raise self._hands.failure
         self._hands.mark_given(time.monotonic())
         self._keeper.commit()
         fenced, self._hands.fenced = self._hands.fenced, None
@@ -214,6 +219,7 @@ class Consumer:
     def resume(self, shard: ShardRef) -> None:
         with self._hands.lock:
             self._hands.paused.discard(self._shard(shard))
+        self._keeper.news.ring()
 
     # The end
 
@@ -347,15 +353,17 @@ class Consumer:
             begun, hands.begun = hands.begun, []
             lost, hands.lost = hands.lost, []
             ends = hands.ends_to_tell()
-        if begun and self._on_grant is not None:
-            self._on_grant(begun)
-        if (lost or ends) and self._on_revoke is not None:
-            self._on_revoke([*lost, *(holding.shard for holding in ends)])
-        with hands.lock:
-            for holding in ends:
-                holding.told_end = True
-        if ends:
-            self._keeper.wake()
+        try:
+            if begun and self._on_grant is not None:
+                self._on_grant(begun)
+            if (lost or ends) and self._on_revoke is not None:
+                self._on_revoke([*lost, *(holding.shard for holding in ends)])
+        finally:
+            with hands.lock:
+                for holding in ends:
+                    holding.told_end = True
+            if ends:
+                self._keeper.wake()
 
     # Below
 

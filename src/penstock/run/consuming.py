@@ -18,8 +18,8 @@ from penstock.core.quantities import Duration, Size, instant_ms, seconds, size_b
 from penstock.core.reading import check_shard
 from penstock.run.consumer import Consumer, Told
 from penstock.run.fixed import FixedShards
-from penstock.run.keeper import Start
 from penstock.run.membership import GroupMembership, MemberSettings
+from penstock.run.positions import Start
 from penstock.run.reader import Limits
 from penstock.run.subscription import Subscription
 

@@ -18,7 +18,7 @@ from penstock.core.quantities import Duration, Size, seconds, size_bytes
 from penstock.run.consumer import Consumer, Told
 from penstock.run.consuming import made_consumer
 from penstock.run.groups import Groups
-from penstock.run.keeper import Start
+from penstock.run.positions import Start
 from penstock.run.rows import now_ms
 from penstock.run.stream import Stream
 

@@ -9,29 +9,22 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
-from datetime import datetime
-from typing import Literal
 
 from penstock.core.errors import (
-    BadSetting,
     Fenced,
-    OffsetOutOfRange,
     PenstockError,
     Retryable,
     UnknownStream,
 )
-from penstock.core.model import Bounds, ShardId, Slice, StreamInfo
+from penstock.core.model import ShardId, Slice, StreamInfo
 from penstock.core.ports import Backend, Begin, Commit, End, Grant, Lost, Membership
-from penstock.core.quantities import instant_ms
 from penstock.failpoints import failpoint
 from penstock.run.bell import Bell
 from penstock.run.hands import Hands
 from penstock.run.holding import Holding
-from penstock.run.rows import now_ms
+from penstock.run.positions import Positions
 
 log = logging.getLogger("penstock")
-
-Start = Literal["earliest", "latest", "error"] | datetime
 
 TICK_S = 0.02
 TICK_RELIEVED_S = 0.1
@@ -47,7 +40,7 @@ class Keeper:
         membership: Membership,
         hands: Hands,
         *,
-        start: Start,
+        positions: Positions,
         commit_every_s: float,
         handler_s_max: float,
         commits: bool,
@@ -55,12 +48,11 @@ class Keeper:
         self._backend = backend
         self._membership = membership
         self._hands = hands
-        self._start = start
+        self._positions = positions
         self._commit_every_s = commit_every_s
         self._handler_s_max = handler_s_max
         self._commits = commits
         """Whether there is a group to commit to."""
-        self._opened_ms = now_ms()
         self._to_begin: dict[tuple[ShardId, bytes], Begin] = {}
         self._wake = Bell()
         self._commit_again_s = 0.0
@@ -184,7 +176,7 @@ class Keeper:
         begun: list[tuple[Begin, int]] = []
         for begin in list(self._to_begin.values()):
             try:
-                begun.append((begin, self._position(begin)))
+                begun.append((begin, self._positions.begin(begin)))
             except UnknownStream:
                 del self._to_begin[_key(begin.grant)]  # the group will hear of it
         for begin, at in self._pinned(begun):
@@ -192,54 +184,10 @@ class Keeper:
             self._hands.begin(begin.grant, at)
         self.news.ring()
 
-    def _position(self, begin: Begin) -> int:
-        """Where to begin: at the checkpoint if there is one, else as the user chose."""
-        info, shard, at = begin.grant.stream, begin.grant.shard, begin.checkpoint
-        bounds = self._backend.bounds(info, shard)
-        if at is None:
-            return self._first(info, shard, bounds)
-        if at >= bounds.start:
-            if at > bounds.end:
-                raise OffsetOutOfRange(info.name, shard, at, *bounds)
-            return at
-        return self._after_trim(info, shard, at, bounds)
-
-    def _first(self, info: StreamInfo, shard: int, bounds: Bounds) -> int:
-        """Where a shard begins that has no checkpoint."""
-        if self._start == "error":
-            raise BadSetting(
-                f"no checkpoint of {info.name}:{shard} yet, and start='error' forbids to choose: "
-                "seek first, or start 'earliest' or 'latest'"
-            )
-        if isinstance(self._start, datetime):
-            return self._backend.offset_at(info, shard, instant_ms(self._start, what="start"))
-        # What has come into being since is read from its beginning: all of it is later.
-        is_new = info.created_ms > self._opened_ms or bool(info.shards[shard].parents)
-        return bounds.start if self._start == "earliest" or is_new else bounds.end
-
-    def trimmed(self, holding: Holding, why: OffsetOutOfRange) -> int:
-        """Where a shard goes on whose records were dropped while it was read."""
-        info, shard = holding.grant.stream, holding.grant.shard
-        bounds = self._backend.bounds(info, shard)
-        if holding.at > bounds.end:
-            raise why
-        return self._after_trim(info, shard, holding.at, bounds)
-
-    def _after_trim(self, info: StreamInfo, shard: int, at: int, bounds: Bounds) -> int:
-        """Where to go on when the records from ``at`` on were dropped before they were read."""
-        if self._start == "error":
-            raise OffsetOutOfRange(info.name, shard, at, *bounds)
-        to = self._first(info, shard, bounds)
-        log.warning(
-            "%s:%d: records %d to %d were dropped before they were read; going on at %d",
-            info.name, shard, at, bounds.start - 1, to,
-        )  # fmt: skip
-        return to
-
     def _pinned(self, begun: Sequence[tuple[Begin, int]]) -> list[tuple[Begin, int]]:
         """Where those begin that have no checkpoint becomes their checkpoint, so that who comes
         after begins there too; those that can begin now."""
-        if not self._commits or self._start == "earliest":
+        if not self._commits or self._positions.is_fixed:
             return list(begun)
         new = [(begin, at) for begin, at in begun if begin.checkpoint is None]
         commits = [

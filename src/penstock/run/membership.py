@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import random
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
@@ -53,6 +54,7 @@ BACK_S = 0.05
 """After so long one whose lease was in doubt comes back; longer if that fails."""
 BACK_S_MAX = 5.0
 JOINS_MAX = 5
+INCARNATIONS_KEPT = 64
 
 _RANDOM_BITS = 20
 
@@ -99,8 +101,10 @@ class GroupMembership:
         """What work was told to begin on, with its epoch, and not yet heard to have ended."""
         self._infos: dict[str, StreamInfo] = {}
         self._turns: list[Turn] = []
+        self._mine: deque[int] = deque(maxlen=INCARNATIONS_KEPT)
+        """Its incarnations, those of whose joining it never heard too."""
         self._last: int | None = None
-        """Its last incarnation: one that is newer is somebody else."""
+        """The last of them that had a seat."""
         self._version = -1
         """Of the group's value in the store, when it was last asked for."""
         self._heartbeat_at_s = 0.0
@@ -205,28 +209,43 @@ class GroupMembership:
         group = self._coordinator.load(self._group)
         if not group.exists and not settings.create:
             raise UnknownGroup(self._group)
-        there = group.members.get(settings.name)
-        if self._last is not None and there is not None and there.incarnation > self._last:
-            raise Replaced(self._group, settings.name)  # while it could not hear of it
         number = (group.version + 1) << _RANDOM_BITS
         incarnation = number | int(self._dice() * (1 << _RANDOM_BITS))
+        self._mine.append(incarnation)
         found = self._subscription.found(self._backend)
-        began_s = self._clock()
+        signed_s = self._clock()
         self._liveness.beat(self._group, settings.name, incarnation, 0)
+
+        def still() -> bool:
+            """Others watch it from when it is written: so the last sign is given right before."""
+            nonlocal signed_s
+            self._check_replaced()
+            signed_s = self._clock()
+            self._liveness.beat(self._group, settings.name, incarnation, 0)
+            return True
+
         try:
             event = self.joining(incarnation, list(found.values()), group)
-            reply = self._coordinator.apply(self._group, event)
+            reply = self._coordinator.apply(self._group, event, still)
         except BaseException:
             self._liveness.leave(self._group, settings.name, incarnation)
             raise
         if isinstance(reply, Granted):
             self._warn_of(reply)
             self._last = incarnation
-            return Seat(settings.name, incarnation, reply, began_s)
+            return Seat(settings.name, incarnation, reply, signed_s)
         self._liveness.leave(self._group, settings.name, incarnation)
         if isinstance(reply, Denied) and reply.why == "fenced":
             return None
         raise _refusal(reply)
+
+    def _check_replaced(self) -> None:
+        """Who comes back does not take the place of one that came meanwhile; a first one does."""
+        there = self._coordinator.load(self._group).members.get(self._settings.name)
+        if there is None or self._last is None or there.incarnation in self._mine:
+            return
+        if there.incarnation > self._last:
+            raise Replaced(self._group, self._settings.name)
 
     def _warn_of(self, reply: Granted) -> None:
         if reply.timeout_s != self._settings.session_s:

@@ -7,16 +7,19 @@ from pathlib import Path
 from typing import Any
 
 from penstock.core.errors import BadSetting
-from penstock.testing.bench import consuming, handover, joining, machine
+from penstock.testing.bench.consuming import consumed, waited
+from penstock.testing.bench.handover import measured as handed_over
+from penstock.testing.bench.joining import converged, joined
+from penstock.testing.bench.machine import measured as machine
 from penstock.testing.bench.measure import Progress, workplace
 
 PARTS: dict[str, Callable[[Path, Progress], dict[str, Any]]] = {
-    "machine": machine.measured,
-    "handover": handover.measured,
-    "join": joining.joined,
-    "converge": joining.converged,
-    "consume": consuming.consumed,
-    "idle": consuming.waited,
+    "machine": machine,
+    "handover": handed_over,
+    "join": joined,
+    "converge": converged,
+    "consume": consumed,
+    "idle": waited,
 }
 
 

@@ -16,6 +16,9 @@ from penstock.testing.simulator.store import GROUP, SimStore
 from penstock.testing.simulator.swarm import Swarm
 from penstock.testing.simulator.world import Call, Node, World
 
+ON_ITS_WAY_S_MAX = 60.0
+"""Nothing that was sent before the faults ended still arrives when all should be calm."""
+
 Done = Callable[[Reply | PenstockError], None]
 
 
@@ -122,7 +125,8 @@ class Net:
         for delay_s in delays_s:
             if (sender, to.name) not in self.cut:
                 late = self.world.chance(self.swarm.spikes * 3)
-                to.later(self.world.about(5.0 if late else delay_s), call, life)
+                on_its_way_s = self.world.about(5.0 if late else delay_s)
+                to.later(min(on_its_way_s, ON_ITS_WAY_S_MAX), call, life)
 
     # Signs of life: small files beside the store, or what a server heard
 
