@@ -61,8 +61,11 @@ from penstock.core.watermark import Watermark
 
 if TYPE_CHECKING:  # what below is loaded when first asked for, told to type checkers
     from penstock.codec.registry import register_codec
+    from penstock.core.assign import Allocator, capped, kiel
     from penstock.core.schema import SCHEMA
     from penstock.run.appender import Appender, Pending
+    from penstock.run.consumer import Consumer
+    from penstock.run.groups import Groups
     from penstock.run.hub import Hub
     from penstock.run.opening import open
     from penstock.run.stream import Stream
@@ -72,16 +75,22 @@ __version__ = "0.1.0"
 # Arrow and LMDB take their time to load: whoever only wants a name does not wait for them.
 _LATER = {
     "SCHEMA": "penstock.core.schema",
+    "Allocator": "penstock.core.assign",
     "Appender": "penstock.run.appender",
+    "Consumer": "penstock.run.consumer",
+    "Groups": "penstock.run.groups",
     "Hub": "penstock.run.hub",
     "Pending": "penstock.run.appender",
     "Stream": "penstock.run.stream",
+    "capped": "penstock.core.assign",
+    "kiel": "penstock.core.assign",
     "open": "penstock.run.opening",
     "register_codec": "penstock.codec.registry",
 }
 
 __all__ = [
     "SCHEMA",
+    "Allocator",
     "Appender",
     "BadAllocation",
     "BadBatch",
@@ -95,6 +104,7 @@ __all__ = [
     "BadValue",
     "Bounds",
     "Closed",
+    "Consumer",
     "Contended",
     "Damaged",
     "DiskFull",
@@ -103,6 +113,7 @@ __all__ = [
     "ForeignStore",
     "ForkedHandle",
     "GroupInUse",
+    "Groups",
     "Hub",
     "HubBusy",
     "Invalid",
@@ -136,16 +147,20 @@ __all__ = [
     "UnknownStream",
     "Unsupported",
     "Watermark",
+    "capped",
+    "kiel",
     "open",
     "register_codec",
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _LATER:
-        raise AttributeError(f"module 'penstock' has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(_LATER[name]), name)
-    return found
+if not TYPE_CHECKING:  # which would take any misspelt name for one of these
+
+    def __getattr__(name: str) -> Any:
+        if name not in _LATER:
+            raise AttributeError(f"module 'penstock' has no attribute {name!r}")
+        found = globals()[name] = getattr(import_module(_LATER[name]), name)
+        return found
 
 
 def __dir__() -> list[str]:

@@ -69,7 +69,7 @@ HELD = built({0: held("A"), 1: held("A"), 2: held("B")}, "A", "B")
         (Resume(at(1), 1), "orders:1 was resumed"),
         (
             ForceCheckpoint(at(1), 1, 17, finished=False),
-            "the checkpoint of orders:1 was moved to 17 by force",
+            "the checkpoint of orders:1 was moved to 17 by hand",
         ),
         (Configure(1, order=False), "configured: order off"),
         (

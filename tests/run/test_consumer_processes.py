@@ -479,3 +479,42 @@ def test_a_large_stream_is_read_in_bounded_steps_until_it_is_empty(
     assert count == 6_400
     assert steps >= 6_400 * 9_000 / 2**20
     assert grown_kb < 30_000, "of 57,600 kB"
+
+
+ENDS = """
+import sys, penstock
+hub = penstock.open(sys.argv[1])
+consumer = hub.consumer("orders", group="billing")
+for _ in range(4):
+    consumer.read()
+"""
+
+
+def test_a_program_that_ends_without_closing_commits_and_leaves(hub: Hub) -> None:
+    filled(hub, STREAM, shards=1, each=10)
+    with Child(["-c", ENDS, str(hub.describe()["directory"])]) as child:
+        child.output()
+    assert checkpoints(hub) == {0: 3}
+    assert held(hub) == {}
+
+
+FORKS = """
+import os, sys, penstock
+with penstock.open(sys.argv[1]) as hub, hub.consumer("orders", group="billing") as consumer:
+    first = consumer.read()
+    child = os.fork()
+    if not child:
+        try:
+            consumer.read()
+        except penstock.ForkedHandle:
+            os._exit(0)
+        os._exit(1)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    print(code, consumer.read().offset)
+"""
+
+
+def test_a_forked_child_gets_no_records(hub: Hub) -> None:
+    filled(hub, STREAM, shards=1, each=10)
+    with Child(["-c", FORKS, str(hub.describe()["directory"])]) as child:
+        assert child.output() == "0 1\n"

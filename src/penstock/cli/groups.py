@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import click
 
@@ -71,10 +71,12 @@ def show(hub: str, /, name: str, as_json: bool) -> None:
     if as_json:
         render.json_line(view)
         return
-    parts = {"members", "shards"}
-    render.table([{key: value for key, value in view.items() if key not in parts}])
+    parts = {"members", "shards", "allocator_version"}
+    rare = {"fault", "order"}
+    render.table([{key: value for key, value in view.items() if key not in parts}], rare=rare)
     render.table(view["members"], empty=f"{name} has no members")
-    render.table(view["shards"], empty=f"{name} has no shards")
+    shards = [{**row, "since": _short(row["since"])} for row in view["shards"]]
+    render.table(shards, empty=f"{name} has no shards", rare={"stopped", "next"})
 
 
 @group.command()
@@ -113,7 +115,7 @@ def explain(hub: str, /, name: str, shard: str | None, as_json: bool) -> None:
             raise BadSetting(f"{one}: the stream has no such shard")
         shards = sorted(stands.shards) if one is None else [one]
         found = told(stands, groups.replayed(name, groups.history(name)))
-        view = explanation(stands, shards, positions, found)
+        view = explanation(stands, shards, positions, found, groups.signs(stands))
     if as_json:
         render.json_line(view)
         return
@@ -126,7 +128,7 @@ def explain(hub: str, /, name: str, shard: str | None, as_json: bool) -> None:
 
 @group.command()
 @click.argument("name", metavar="GROUP")
-@click.option("--to", "where", required=True, metavar="WHERE", help=f"{_WHERE.capitalize()}.")
+@click.option("--to", "where", required=True, metavar="WHERE", help=f"{_WHERE}.")
 @click.option("--stream", metavar="STREAM", help="This stream only.")
 @click.option("--shard", "shards", type=int, multiple=True, help="This one only; may be repeated.")
 @force
@@ -214,6 +216,15 @@ def _confirm(about: str, what: str, yes: bool) -> None:
     click.confirm(f"{about}. {what.capitalize()}?", abort=True, err=True)
 
 
+def _short(time: str | None) -> str | None:
+    """Without the date if it is of today, and in whole seconds."""
+    if time is None:
+        return None
+    day, _, clock = time.partition("T")
+    today = datetime.now(UTC).date().isoformat()
+    return f"{clock[:8]}Z" if day == today else f"{day} {clock[:8]}Z"
+
+
 def _note(note: str) -> None:
     if note:
         click.echo(note, err=True)
@@ -234,9 +245,13 @@ def _where(text: str) -> Where:
     if text.isascii() and text.isdigit():
         return int(text)
     try:
-        return datetime.fromisoformat(text)
+        at = datetime.fromisoformat(text)
     except ValueError:
         pass
+    else:
+        if at.tzinfo is None:
+            raise BadSetting(f"--to {text}: give its time zone, as in 2026-01-31T08:00:00Z")
+        return at
     try:
         return timedelta(seconds=seconds(text))
     except BadQuantity:

@@ -67,6 +67,8 @@ def _show(
 ) -> None:
     with penstock.open(hub, create=False) as opened:
         groups = opened.groups
+        if stream is not None:
+            opened.stream(stream)
         chosen: Iterable[Group] = groups.every() if name is None else [groups.load(name)]
         rows = [
             row
@@ -79,4 +81,10 @@ def _show(
     if as_json:
         render.json_line(rows)
     else:
-        render.table(rows, empty="no lag" if quiet else f"no groups in {hub}")
+        render.table(rows, empty="no lag" if quiet else _nothing(hub, name, stream))
+
+
+def _nothing(hub: str, name: str | None, stream: str | None) -> str:
+    if name is not None:
+        return f"{name} reads no stream that is there"
+    return f"no groups in {hub}" if stream is None else f"no group reads {stream}"

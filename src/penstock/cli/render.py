@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -13,6 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 Row = Mapping[str, Any]
+
+NARROW = 16
 
 _STYLES = {"True": "green", "False": "red"}
 _STATES = {"free": "red", "waiting": "yellow", "moving": "yellow", "done": "dim"}
@@ -26,12 +28,12 @@ def json_line(value: Any) -> None:
     click.echo(json.dumps(value, ensure_ascii=False))
 
 
-def table(rows: Sequence[Row], *, empty: str = "nothing there") -> None:
-    """Rows that share their columns."""
+def table(rows: Sequence[Row], *, empty: str = "nothing there", rare: Collection[str] = ()) -> None:
+    """Rows that share their columns; a rare one is shown where some row has something in it."""
     if not rows:
         click.echo(empty, err=True)
         return
-    columns = list(rows[0])
+    columns = [c for c in rows[0] if c not in rare or any(row[c] for row in rows)]
     cells = [[shown(row[column]) for column in columns] for row in rows]
     if on_terminal():
         _rich_table(columns, cells, rows)
@@ -69,9 +71,15 @@ def _plain_table(columns: list[str], cells: list[list[str]]) -> None:
 
 def _rich_table(columns: list[str], cells: list[list[str]], rows: Iterable[Row]) -> None:
     drawn = Table(header_style="bold")
-    for column, first in zip(columns, cells[0], strict=True):
-        numeric = first.replace(".", "", 1).isdigit()
-        drawn.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for at, column in enumerate(columns):
+        numeric = cells[0][at].replace(".", "", 1).isdigit()
+        width = max(len(column), *(len(line[at]) for line in cells))
+        drawn.add_column(
+            column,
+            justify="right" if numeric else "left",
+            overflow="fold",
+            no_wrap=width <= NARROW,  # only what is wide is broken where the terminal is not
+        )
     for line, row in zip(cells, rows, strict=True):
         style = _STYLES.get(str(row.get("ok")), "") or _STATES.get(str(row.get("state")), "")
         drawn.add_row(*(Text(cell) for cell in line), style=style)

@@ -185,10 +185,11 @@ class Unsupported(PenstockError):
 
 
 class Fenced(PenstockError):
-    def __init__(self, group: str, stream: str, shard: int) -> None:
+    def __init__(
+        self, group: str, stream: str, shard: int, outcome: str = "nothing was written"
+    ) -> None:
         super().__init__(
-            f"the grant of group {group!r} for {stream}:{shard} is no longer valid; nothing was "
-            "written"
+            f"the grant of group {group!r} for {stream}:{shard} is no longer valid; {outcome}"
         )
         self.group = group
         self.stream = stream
@@ -207,9 +208,12 @@ class Replaced(Fenced):
 
 
 class UnknownGroup(PenstockError, LookupError):
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, deleted: bool = False) -> None:
         super().__init__(
-            f"no group {name!r} in this hub: the first consumer makes one; see penstock group list"
+            f"group {name!r} was deleted while this consumer was in it"
+            if deleted
+            else f"no group {name!r} in this hub: the first consumer makes one; "
+            "see penstock group list"
         )
         self.name = name
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -111,7 +111,7 @@ def happened(event: Event | None, before: Group | None = None) -> str:
         case Resume():
             return f"{event.shard} was resumed"
         case ForceCheckpoint():
-            return f"the checkpoint of {event.shard} was moved to {event.next} by force"
+            return f"the checkpoint of {event.shard} was moved to {event.next} by hand"
         case Configure():
             return _configured(event)
         case Delete():
@@ -121,9 +121,13 @@ def happened(event: Event | None, before: Group | None = None) -> str:
 
 
 def why(
-    shard: ShardId, group: Group, positions: Mapping[ShardId, Position], chapters: list[Chapter]
+    shard: ShardId,
+    group: Group,
+    positions: Mapping[ShardId, Position],
+    chapters: list[Chapter],
+    dead: Collection[str] = (),
 ) -> str:
-    """Why a shard stands as it does."""
+    """Why a shard stands as it does; ``dead`` are members whose processes are."""
     standing = group.shards.get(shard)
     if standing is None:
         return "not known to the group: read to its end and forgotten, or not heard of yet"
@@ -131,7 +135,10 @@ def why(
     match standing.state:
         case "held":
             cause = "".join(f": {t.cause}" for t in chapters if t.version == standing.granted)
-            return f"held by {standing.owner} since version {standing.granted}{cause}"
+            gone = ""
+            if standing.owner in dead:
+                gone = "; its process is dead, and nobody has come who takes it over"
+            return f"held by {standing.owner} since version {standing.granted}{cause}{gone}"
         case "moving" if standing.next is not None:
             to = f"promised to {standing.next}"
             return f"{to}, waits for {standing.owner} to let go{since}"

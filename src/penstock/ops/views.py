@@ -274,8 +274,10 @@ def explanation(
     shards: Iterable[ShardId],
     positions: Mapping[ShardId, Position],
     told: Told,
+    signs: Mapping[str, Sign | None] | None = None,
 ) -> dict[str, Any]:
     """Why each shard is where it is, and how it came there."""
+    dead = {member for member, sign in (signs or {}).items() if sign and not sign.alive}
     return {
         "group": group.name,
         "version": group.version,
@@ -285,7 +287,7 @@ def explanation(
             {
                 "shard": str(shard),
                 "state": group.shards[shard].state if shard in group.shards else None,
-                "why": why(shard, group, positions, told.chapters.get(shard, [])),
+                "why": why(shard, group, positions, told.chapters.get(shard, []), dead),
                 "story": [
                     {
                         "version": chapter.version,

@@ -17,12 +17,12 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from penstock.core.errors import BadSetting, Closed, UnknownStream
+from penstock.core.errors import BadSetting, Closed, ForkedHandle, UnknownStream
 from penstock.core.model import Record, ShardId
 from penstock.core.ports import Backend, Membership
 from penstock.core.quantities import Duration, instant_ms, seconds
 from penstock.core.reading import check_start
-from penstock.run.endings import on_sigterm
+from penstock.run.endings import on_exit, on_sigterm
 from penstock.run.hands import Hands
 from penstock.run.holding import Holding, Piece
 from penstock.run.keeper import Keeper
@@ -104,10 +104,12 @@ class Consumer:
         self._handler_s_max = handler_s_max
         self._pid = os.getpid()
         self._closed = False
+        self._has_left = False
         self._worker: threading.Thread | None = None
         """The thread that asked for a record last."""
         self._taken_s = 0.0
         self._keeper.begin()
+        on_exit(self)
         self._forget_sigterm = on_sigterm(self._keeper.end)
         # Who drops a consumer without closing it does not keep its shards from the others.
         self._dropped = weakref.finalize(self, self._keeper.abandon)
@@ -115,21 +117,27 @@ class Consumer:
     # Records
 
     def __iter__(self) -> Iterator[Record]:
-        """Record by record, for ever; it ends when the consumer is closed or told to end."""
+        """Record by record, for ever; it ends when the consumer is closed or told to end. A loop
+        that was left begins again with the record it was left at, unless that was marked."""
+        self._begin_loop()
         return chain.from_iterable(self._strides())
 
     def _strides(self) -> Iterator[Iterator[Record]]:
         """A few records each; between them it is seen whether they may still be worked on."""
         clock, lease = time.monotonic, self._lease
         while (piece := self._next_piece()) is not None:
-            stride = piece.holding.stride
+            stride, piece.is_looped = piece.holding.stride, True
             while clock() < lease.until_s and not (piece.is_cut or piece.given >= piece.end):
+                self._check_process()
                 yield islice(piece.left, stride)
 
     def read(self, timeout: Duration | None = None) -> Record | None:
-        """The next record; None if none comes within the time. It marks the last one as done."""
+        """The next record; None if none comes within the time. It marks the last one as done.
+        `Closed` once the consumer has ended."""
+        self._check_open()
         until_s = _until(timeout)
         while (piece := self._next_piece(until_s)) is not None:
+            piece.is_looped = False
             for record in piece.left:
                 return record
         return None
@@ -137,31 +145,37 @@ class Consumer:
     def batches(self, timeout: Duration | None = None) -> Iterator[list[Record]]:
         """Lists of records of one shard each; asking for the next one marks the last as done.
 
-        With a timeout it ends when nothing has come for so long."""
-        while records := self.read_batch(timeout):
+        With a timeout it ends when nothing has come for so long. A loop that was left begins again
+        with the list it was left at, unless that was marked."""
+        self._begin_loop()
+        while records := self._list(_until(timeout), looped=True):
             yield records
 
     def read_batch(self, timeout: Duration | None = None) -> list[Record]:
-        """The next list of records, an empty one if none come within the time."""
-        piece, begin, end = self._whole_piece(_until(timeout))
-        return [] if piece is None else [Record(piece.batch, row) for row in range(begin, end)]
+        """The next list of records, an empty one if none come within the time. It marks the last
+        one as done. `Closed` once the consumer has ended."""
+        self._check_open()
+        return self._list(_until(timeout), looped=False)
 
     def arrow_batches(self, timeout: Duration | None = None) -> Iterator[pa.RecordBatch]:
         """The same as Arrow batches, with stream and shard in the schema's metadata."""
+        self._begin_loop()
         while True:
-            piece, begin, end = self._whole_piece(_until(timeout))
+            piece, begin, end = self._whole_piece(_until(timeout), looped=True)
             if piece is None:
                 return
             yield piece.batch.part(begin, end).arrow
 
     async def __aiter__(self) -> AsyncIterator[Record]:
         """The same for an event loop, which waiting does not block."""
+        self._begin_loop()
         while True:
             piece = self._piece_at_hand()
             if piece is None:
                 piece = await asyncio.to_thread(self._next_piece, time.monotonic() + REST_S)
                 self._worker = threading.current_thread()
             if piece is not None:
+                piece.is_looped = True
                 for record in islice(piece.left, 1):
                     yield record
             elif self._hands.ending:
@@ -172,7 +186,14 @@ class Consumer:
     def mark(self, record: Record | Iterable[Record]) -> None:
         """The record is done, or all of these are; stored with the next commit."""
         now_s = time.monotonic()
-        for one in [record] if isinstance(record, Record) else record:
+        several = isinstance(record, Iterable) and not isinstance(record, str | bytes)
+        records: list[Any] = list(record) if several else [record]  # type: ignore[arg-type]
+        for one in records:
+            if not isinstance(one, Record):
+                raise BadSetting(
+                    f"mark takes a record that was handed out, or several: not {one!r}"
+                )
+        for one in records:
             self._hands.mark(one, now_s)
         self._keeper.wake()
         self._keeper.news.ring()  # there may be room for more
@@ -181,14 +202,17 @@ class Consumer:
         """Store what is done, and return when it is stored. With automatic marks that includes the
         record in hand: call it when its work is done.
 
-        `Fenced` if something that was handed out since the last commit is another's now."""
+        `Fenced` if something that was handed out since the last commit is another's now: it tells
+        which records were not stored; all others are."""
         self._check_group("commit")
-        self._check_open()
+        self._check_process()
+        if self._has_left:
+            raise Closed(f"the consumer {self.name} was closed")
         if self._hands.failure is not None:
             raise self._hands.failure
         self._hands.mark_given(time.monotonic())
         self._keeper.commit()
-        fenced, self._hands.fenced = self._hands.fenced, None
+        fenced = self._hands.fenced()
         if fenced is not None:
             raise fenced
 
@@ -211,6 +235,11 @@ class Consumer:
         with self._hands.lock:
             return sorted(h.shard for h in self._hands.holdings.values() if h.ending_s is None)
 
+    @property
+    def ended(self) -> bool:
+        """Whether no more records will come: it was closed, or told to end by SIGTERM."""
+        return self._closed or self._hands.ending
+
     def pause(self, shard: ShardRef) -> None:
         """No more records of this shard until `resume`; it stays held."""
         with self._hands.lock:
@@ -231,19 +260,18 @@ class Consumer:
         self._closed = True
         self._dropped.detach()
         self._forget_sigterm()
-        worker = self._worker
-        alone = worker in (None, threading.current_thread()) or not worker.is_alive()
-        if alone:
-            self._keeper.abandon()
-        else:
-            self._keeper.end()
-        until_s = time.monotonic() + self._handler_s_max + LEAVE_S_MAX
-        while not self._keeper.left(TELL_S):
-            if alone:
-                self._tell()
-            if time.monotonic() > until_s:
-                log.warning("group=%s member=%s: still leaving", self.group, self.name)
-                return
+        self._keeper.end()
+        try:
+            worker = self._worker
+            if worker in (None, threading.current_thread()) or not worker.is_alive():
+                self._tell_the_end()
+        finally:
+            until_s = time.monotonic() + self._handler_s_max + LEAVE_S_MAX
+            while not self._keeper.left(TELL_S):
+                if time.monotonic() > until_s:
+                    log.warning("group=%s member=%s: still leaving", self.group, self.name)
+                    break
+            self._has_left = True
 
     def __enter__(self) -> Consumer:
         return self
@@ -263,8 +291,7 @@ class Consumer:
 
     def _next_piece(self, until_s: float = inf, *, whole: bool = False) -> Piece | None:
         """What is to be handed out next; None at the end, or when the time is over."""
-        if self._hands.piece is None:
-            self._check_open()
+        self._check_process()
         self._worker = threading.current_thread()
         patience = _Patience(time.monotonic())
         while True:
@@ -337,14 +364,34 @@ class Consumer:
         finally:
             keeper.is_relieved = False
 
-    def _whole_piece(self, until_s: float) -> tuple[Piece | None, int, int]:
+    def _whole_piece(self, until_s: float, *, looped: bool) -> tuple[Piece | None, int, int]:
         """The next piece, all of it handed out, and the rows that were."""
         while (piece := self._next_piece(until_s, whole=True)) is not None:
-            piece.whole = True
+            piece.whole, piece.is_looped = True, looped
             begin, end = piece.given, piece.give_all()
             if end > begin:
                 return piece, begin, end
         return None, 0, 0
+
+    def _list(self, until_s: float, *, looped: bool) -> list[Record]:
+        piece, begin, end = self._whole_piece(until_s, looped=looped)
+        return [] if piece is None else [Record(piece.batch, row) for row in range(begin, end)]
+
+    def _begin_loop(self) -> None:
+        self._check_open()
+        self._hands.start_again(time.monotonic())
+
+    def _tell_the_end(self) -> None:
+        """Nobody will ask for more: tell the user, who may still mark and commit, then drop what
+        is in hand."""
+        try:
+            while self._on_revoke is not None and not self._keeper.left(0.0):
+                self._tell()
+                if self._hands.ending and not self._hands.ends_to_tell():
+                    return
+                self._keeper.news.wait(TELL_S)
+        finally:
+            self._keeper.abandon()
 
     def _tell(self) -> None:
         """Tell the user, in its own thread, what was granted and what comes to its end."""
@@ -354,10 +401,10 @@ class Consumer:
             lost, hands.lost = hands.lost, []
             ends = hands.ends_to_tell()
         try:
-            if begun and self._on_grant is not None:
-                self._on_grant(begun)
             if (lost or ends) and self._on_revoke is not None:
                 self._on_revoke([*lost, *(holding.shard for holding in ends)])
+            if begun and self._on_grant is not None:
+                self._on_grant(begun)
         finally:
             with hands.lock:
                 for holding in ends:
@@ -368,8 +415,18 @@ class Consumer:
     # Below
 
     def _check_open(self) -> None:
+        self._check_process()
         if self._closed:
             raise Closed(f"the consumer {self.name} was closed")
+        if self.ended and self._hands.failure is None:
+            raise Closed(f"the consumer {self.name} has ended: by SIGTERM, or with its hub")
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise ForkedHandle(
+                f"the consumer {self.name} belongs to process {self._pid}, not to its child "
+                f"{os.getpid()}: open the hub again here and make a new one"
+            )
 
     def _check_group(self, what: str) -> None:
         if self.group is None:

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from penstock.core.assign import Allocator, named
-from penstock.core.errors import BadSetting
+from penstock.core.errors import BadName, BadSetting
 from penstock.core.names import checked_name
 from penstock.core.ports import Backend, Grant, Membership
 from penstock.core.quantities import Duration, Size, instant_ms, seconds, size_bytes
@@ -78,8 +78,12 @@ def made_consumer(
     if limits.min_bytes > limits.max_bytes:
         raise BadSetting(f"min_bytes {min_bytes} is more than max_bytes {max_bytes}")
     own_name = _default_name() if name is None else name
+    if not isinstance(own_name, str):
+        raise BadSetting(f"name {name!r}: text, its own for each consumer, or none")
     membership: Membership
     if group is not None:
+        if group == "":
+            raise BadName(group, "a group needs one, as in group='billing'")
         checked_name(group)
         backend.capabilities.require("store", "commit")
         membership = GroupMembership(
@@ -162,7 +166,7 @@ def _check_start(start: object) -> None:
 
 def _count(what: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 10**9:
-        raise BadSetting(f"{what} {value!r}: a whole number, at least 1")
+        raise BadSetting(f"{what} {value!r}: a whole number, 1 to {10**9}")
     return value
 
 

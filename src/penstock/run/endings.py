@@ -1,17 +1,37 @@
-"""SIGTERM, once: whoever consumes ends in order. Twice: the process ends at once.
+"""How a program ends that has consumers. At its normal end they are closed. SIGTERM, once: they end
+in order; twice: the process ends at once.
 
-Only where nobody else handles the signal, and only from the main thread, where Python does.
+The signal only where nobody else handles it, and for consumers that were made in the main thread.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import threading
+import weakref
 from collections.abc import Callable
 from types import FrameType
+from typing import Protocol
 
 _ends: dict[int, Callable[[], None]] = {}
+_open: weakref.WeakSet[Closing] = weakref.WeakSet()
+
+
+class Closing(Protocol):
+    def close(self) -> None: ...
+
+
+def on_exit(what: Closing) -> None:
+    """Have it closed when the program ends, if it still is there."""
+    _open.add(what)
+
+
+@atexit.register
+def _close_all() -> None:
+    for what in list(_open):
+        what.close()
 
 
 def on_sigterm(end: Callable[[], None]) -> Callable[[], None]:
@@ -19,7 +39,7 @@ def on_sigterm(end: Callable[[], None]) -> Callable[[], None]:
     key = id(end)
     if threading.current_thread() is not threading.main_thread():
         return lambda: None
-    if signal.getsignal(signal.SIGTERM) not in (signal.SIG_DFL, _first):
+    if signal.getsignal(signal.SIGTERM) not in (signal.SIG_DFL, _first, _second):
         return lambda: None
     if not _ends:
         signal.signal(signal.SIGTERM, _first)
@@ -27,7 +47,7 @@ def on_sigterm(end: Callable[[], None]) -> Callable[[], None]:
 
     def undo() -> None:
         _ends.pop(key, None)
-        ours = signal.getsignal(signal.SIGTERM) is _first
+        ours = signal.getsignal(signal.SIGTERM) in (_first, _second)
         if not _ends and ours and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from penstock.core.checkpoint import Marks
 from penstock.core.errors import Fenced
-from penstock.core.model import Record, ShardId, Slice
+from penstock.core.model import Bounds, Record, ShardId, Slice
 from penstock.core.ports import Grant
 from penstock.run.holding import Holding, Piece
 
@@ -40,8 +40,6 @@ class Hands:
         """Granted, and the user does not know yet."""
         self.lost: list[ShardId] = []
         """Lost, and the user does not know yet."""
-        self.fenced: Fenced | None = None
-        """Something that was worked on will never be committed."""
         self.failure: BaseException | None = None
         """Why there will be no more records."""
         self.ending = False
@@ -51,6 +49,8 @@ class Hands:
         self._auto_mark = auto_mark
         self._tells_ends = tells_ends
         self._order: deque[ShardId] = deque()
+        self._unstored: dict[Holding, Bounds] = {}
+        """What was handed out and could not be committed any more."""
 
     # The keeper's side
 
@@ -83,7 +83,6 @@ class Hands:
                 return
             self._cut(holding)
             self._remove(holding)
-            self.lost.append(holding.shard)
 
     def ready_to_go(self, now_s: float) -> list[Holding]:
         """What can be let go now: nobody works on it, or it cannot be waited for any longer."""
@@ -134,14 +133,32 @@ class Hands:
             return any(h.marks.due(now_s, every_s) for h in self.holdings.values())
 
     def stored(self, what: Uncommitted, now_s: float) -> None:
+        end = what.done.end
         with self.lock:
-            what.holding.marks.commit(what.done.end, now_s)
+            what.holding.marks.commit(end, now_s)
+            left = self._unstored.pop(what.holding, None)
+            if left is not None and end < left.end:
+                self._unstored[what.holding] = Bounds(end, left.end)
 
-    def refused(self, what: Uncommitted, why: Fenced) -> None:
+    def fenced(self) -> Fenced | None:
+        """What was handed out since the last question and is another's now, not committed."""
+        with self.lock:
+            lost, self._unstored = self._unstored, {}
+        for holding, (start, end) in lost.items():
+            others = f", and some of {len(lost) - 1} other shards" if len(lost) > 1 else ""
+            outcome = (
+                f"records {start} to {end - 1}{others} were not committed and come again; "
+                "all else that is done is stored"
+            )
+            return Fenced(holding.grant.group, *holding.shard, outcome)
+        return None
+
+    def refused(self, what: Uncommitted) -> None:
         """It will never be stored: the shard is another's, and is let go."""
         with self.lock:
+            handed = self._handed(what.holding)
             self.forsake(what.holding)
-            self.fenced = why
+            self._unstored[what.holding] = Bounds(what.done.start, handed)
 
     # The worker's side
 
@@ -162,6 +179,19 @@ class Hands:
         with self.lock:
             self.drop(now_s)
             self.awaits_marks = False
+
+    def start_again(self, now_s: float) -> None:
+        """A loop was left in the middle, and another begins: what is not done is handed out again,
+        but not if marks may still come for it."""
+        with self.lock:
+            piece = self.piece
+            if piece is None or not piece.is_looped:
+                return
+            self.drop(now_s)
+            if self._auto_mark:
+                not_done = max(piece.holding.marks.next, piece.offset(piece.begin))
+                piece.holding.marks.take_back(not_done)
+                piece.holding.go_on_at(not_done)
 
     def drop(self, now_s: float) -> None:
         """Nothing is worked on any more; what was not handed out never will be."""
@@ -204,7 +234,9 @@ class Hands:
             if holding is None:
                 return
             if self._auto_mark:
-                holding.marks.done_to(record.offset + 1, now_s)
+                # Of an earlier grant, it may lie beyond what was handed out under this one.
+                to = min(record.offset + 1, self._handed(holding))
+                holding.marks.done_to(to, now_s)
             else:
                 holding.marks.done(record.offset, now_s)
 
@@ -219,7 +251,6 @@ class Hands:
             if self.piece is not None and self.piece.holding is holding:
                 self.drop(0.0)
             holding.marks = Marks(holding.marks.committed)
-            holding.told_end = True
             self._end(holding, 0.0)
             holding.ending_s = 0.0
 
@@ -264,13 +295,16 @@ class Hands:
         return not (working or unmarked or untold)
 
     def _remove(self, holding: Holding) -> None:
-        if self._handed(holding) > holding.marks.committed:
-            self.fenced = Fenced(holding.grant.group, *holding.shard)
+        handed = self._handed(holding)
+        if handed > holding.marks.committed:
+            self._unstored[holding] = Bounds(holding.marks.committed, handed)
         if self.holdings.get(holding.shard) is holding:
             del self.holdings[holding.shard]
             self._order.remove(holding.shard)
             if holding.shard in self.begun:
                 self.begun.remove(holding.shard)
+            elif not holding.told_end:
+                self.lost.append(holding.shard)
 
     def _note(self, now_s: float, done: int | None = None) -> None:
         """What the piece in hand tells about what is done: the rows before this one, or, while

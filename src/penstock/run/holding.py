@@ -23,7 +23,8 @@ class Piece:
     """Some rows of a batch, being handed out one by one or all together."""
 
     __slots__ = (
-        "_gate", "_rows", "batch", "begin", "end", "holding", "is_cut", "left", "next", "whole",
+        "_gate", "_rows", "batch", "begin", "end", "holding", "is_cut", "is_looped", "left", "next",
+        "whole",
     )  # fmt: skip
 
     def __init__(self, holding: Holding, batch: Batch, begin: int, end: int, next: int) -> None:
@@ -41,6 +42,8 @@ class Piece:
         self.whole = False
         """It was handed out all together."""
         self.is_cut = False
+        self.is_looped = False
+        """Handed out by a loop, which may be left in the middle."""
 
     @property
     def given(self) -> int:

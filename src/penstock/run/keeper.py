@@ -227,7 +227,7 @@ class Keeper:
                 if error is None:
                     self._hands.stored(what, now_s)
                 elif isinstance(error, Fenced):
-                    self._hands.refused(what, error)
+                    self._hands.refused(what)
                 elif isinstance(error, UnknownStream):
                     self._hands.forsake(what.holding)
         wrong = [e for e in errors if e is not None and not isinstance(e, Fenced | UnknownStream)]

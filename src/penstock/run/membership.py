@@ -253,6 +253,11 @@ class GroupMembership:
                 "group=%s: has a session of %g s and keeps it; %g s were asked for",
                 self._group, reply.timeout_s, self._settings.session_s,
             )  # fmt: skip
+        if self.load().order != self._settings.order:
+            log.warning(
+                "group=%s: has order=%s and keeps it; %s was asked for",
+                self._group, self.load().order, self._settings.order,
+            )  # fmt: skip
         if reply.fault:
             log.error("group=%s: not dealt anew: %s", self._group, reply.fault)
 
@@ -321,7 +326,7 @@ class GroupMembership:
         if not group.exists:
             self._seat = None
             self._lose(seat)
-            raise UnknownGroup(self._group)
+            raise UnknownGroup(self._group, deleted=True)
         if newer is not None and newer.incarnation > seat.incarnation:
             self._seat = None
             self._lose(seat)

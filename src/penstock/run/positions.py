@@ -55,7 +55,7 @@ class Positions:
         if self._start == "error":
             raise BadSetting(
                 f"no checkpoint of {info.name}:{shard} yet, and start='error' forbids to choose: "
-                "seek first, or start 'earliest' or 'latest'"
+                f"penstock group seek GROUP --to … sets one; or start 'earliest' or 'latest'"
             )
         if isinstance(self._start, datetime):
             return self._backend.offset_at(info, shard, instant_ms(self._start, what="start"))

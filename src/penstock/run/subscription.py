@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import fnmatch
+import logging
+import re
 from collections.abc import Sequence
 
 from penstock.core import keys
@@ -14,7 +16,10 @@ from penstock.core.names import checked_name
 from penstock.core.ports import Backend
 from penstock.core.standing import Group
 
+log = logging.getLogger("penstock")
+
 _WILD = frozenset("*?[")
+_PATTERN = re.compile(r"([A-Za-z0-9._*?/-]|\[!?[A-Za-z0-9._-]+\])+", re.ASCII)
 
 
 class Subscription:
@@ -27,6 +32,12 @@ class Subscription:
         ):
             raise BadSetting(f"streams {streams!r}: a name, a pattern like shop/*, or several")
         self.patterns = [one for one in wanted if not _WILD.isdisjoint(one)]
+        for pattern in self.patterns:
+            if not _PATTERN.fullmatch(pattern):
+                raise BadSetting(
+                    f"bad pattern {pattern!r}: letters, digits, '.', '_', '-', one slash, and *, ? "
+                    "or [abc] for what may differ"
+                )
         self.names = list(dict.fromkeys(checked_name(o) for o in wanted if o not in self.patterns))
 
     def found(self, backend: Backend) -> dict[str, StreamInfo]:
@@ -34,6 +45,8 @@ class Subscription:
         found = {name: backend.stream(name) for name in self.names}
         if self.patterns:
             found |= {i.name: i for i in backend.streams() if self._matches(i.name)}
+        if not found:
+            log.warning("no stream matches %s yet", ", ".join(self.patterns))
         return found
 
     def current(self, backend: Backend) -> dict[str, StreamInfo]:

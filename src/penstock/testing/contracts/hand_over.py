@@ -21,7 +21,7 @@ from penstock.core.errors import (
 )
 from penstock.core.model import Record, ShardId
 from penstock.core.ports import Backend
-from penstock.run.consumer import Where
+from penstock.run.consumer import Consumer, Where
 from penstock.run.hub import Hub
 from penstock.testing.contracts.consuming import (
     GROUP,
@@ -283,3 +283,72 @@ class HandOverContract(Consuming):
         monkeypatch.setattr("penstock.core.group.GROUP_SHARDS_MAX", 2)
         with pytest.raises(Refused, match="2"):
             consume()
+
+    def test_what_is_committed_while_the_end_is_told_counts(
+        self, hub: Hub, consume: Consume
+    ) -> None:
+        filled(hub, shards=1, each=5)
+        opened: list[Consumer] = []
+        consumer = consume(on_revoke=lambda shards: opened[0].commit())
+        opened.append(consumer)
+        taken(consumer, 2)
+        consumer.close()
+        assert checkpoints(hub) == {0: 2}
+        with pytest.raises(Closed):
+            consumer.commit()
+
+    def test_a_callback_that_fails_at_the_end_is_heard_and_the_shards_are_free(
+        self, hub: Hub, consume: Consume
+    ) -> None:
+        filled(hub, shards=1, each=5)
+
+        def fail(shards: list[ShardId]) -> None:
+            raise ZeroDivisionError
+
+        consumer = consume(on_revoke=fail)
+        taken(consumer, 2)
+        with pytest.raises(ZeroDivisionError):
+            consumer.close()
+        assert held(hub) == {}
+
+    def test_each_grant_that_was_told_has_its_end_told_however_it_comes(
+        self, hub: Hub, consume: Consume
+    ) -> None:
+        filled(hub, shards=1, each=5)
+        told: list[str] = []
+        consumer = consume(
+            max_wait_handler="50ms",
+            on_grant=lambda shards: told.append("grant"),
+            on_revoke=lambda shards: told.append("revoke"),
+        )
+        taken(consumer, 1)
+        hub.groups.seek(GROUP, 3, force=True)
+
+        def goes_on_there() -> bool:
+            record = consumer.read(timeout="1s")
+            return record is not None and record.offset == 3 and len(told) == 3
+
+        until(goes_on_there, "it has heard of it, and goes on there")
+        assert told == ["grant", "revoke", "grant"]
+
+    @pytest.mark.parametrize("way", ["closed", "told to end"])
+    def test_a_loop_ends_when_its_consumer_does_and_none_begins(
+        self, hub: Hub, consume: Consume, way: str
+    ) -> None:
+        filled(hub, shards=1, each=5)
+        consumer = consume()
+        seen = []
+        for record in consumer:
+            seen.append(record.offset)
+            if record.offset == 1:
+                consumer.close() if way == "closed" else consumer._keeper.end()
+                until(lambda: consumer.ended, "it has ended")
+        assert seen == [0, 1]
+        for begin in (
+            lambda: consumer.read(timeout="1s"),
+            lambda: consumer.read_batch(timeout="1s"),
+            lambda: next(iter(consumer)),
+            lambda: next(consumer.batches(timeout="1s")),
+        ):
+            with pytest.raises(Closed):
+                begin()

@@ -9,9 +9,7 @@ from collections import Counter, defaultdict
 import pytest
 
 from penstock.core import keys
-from penstock.core.errors import (
-    Fenced,
-)
+from penstock.core.errors import BadSetting, Fenced
 from penstock.core.events import Fence
 from penstock.core.model import Record, ShardId
 from penstock.core.ports import Backend
@@ -165,3 +163,63 @@ class MarksContract(Consuming):
         with pytest.raises(Fenced):
             consumer.commit()
         assert offsets(taken(consumer, 2)) == [3, 4]
+
+    def test_a_loop_that_was_left_begins_again_where_it_was_left(
+        self, hub: Hub, consume: Consume
+    ) -> None:
+        filled(hub, shards=1, each=6)
+        consumer = consume()
+        failed = next(iter(consumer))
+        assert [failed.offset, next(iter(consumer)).offset] == [0, 0]
+        loop = iter(consumer)
+        assert [next(loop).offset, next(loop).offset] == [0, 1]
+        consumer.commit()
+        assert next(iter(consumer)).offset == 2
+        assert offsets(next(consumer.batches())) == [2, 3, 4, 5]
+        again = next(consumer.batches())
+        assert offsets(again) == [2, 3, 4, 5]
+        consumer.mark(again)
+        assert list(consumer.batches(timeout="10ms")) == []
+
+    def test_what_was_read_before_a_loop_does_not_come_again_in_it(
+        self, hub: Hub, consume: Consume
+    ) -> None:
+        filled(hub, shards=1, each=3)
+        consumer = consume()
+        assert offsets(taken(consumer, 1)) == [0]
+        loop = iter(consumer)
+        assert [next(loop).offset, next(loop).offset] == [1, 2]
+
+    def test_a_mark_of_an_earlier_grant_counts_for_nothing_beyond_what_was_handed_out(
+        self, hub: Hub, consume: Consume
+    ) -> None:
+        filled(hub, shards=1, each=40)
+        consumer = consume()
+        old = taken(consumer, 40)
+        consumer.commit()
+        consumer.seek(0, 10)
+        assert offsets(taken(consumer, 1)) == [10]
+        consumer.mark(old[30])
+        consumer.commit()
+        assert checkpoints(hub) == {0: 11}
+
+    def test_what_cannot_be_marked_is_refused(self, hub: Hub, consume: Consume) -> None:
+        filled(hub, shards=1, each=1)
+        consumer = consume()
+        for nothing in (5, None, "all", [5]):
+            with pytest.raises(BadSetting, match="mark takes a record"):
+                consumer.mark(nothing)  # type: ignore[arg-type]
+
+    def test_a_refusal_tells_which_records_were_not_stored(
+        self, hub: Hub, consume: Consume
+    ) -> None:
+        filled(hub, shards=2, each=5)
+        consumer = consume()
+        records = taken(consumer, 10)
+        shard = records[0].shard
+        hub.groups.seek(GROUP, 1, shards=[shard], force=True)
+        with pytest.raises(Fenced, match="records 0 to 4 were not committed and come again"):
+            consumer.commit()
+        assert checkpoints(hub) == {shard: 1, 1 - shard: 5}
+        assert offsets(taken(consumer, 4)) == [1, 2, 3, 4]
+        consumer.commit()
