@@ -163,7 +163,7 @@ class Environment:
 
     def _stored_identity(self) -> Identity | None:
         """None if nothing has been written yet."""
-        with self._env.begin() as txn:
+        with self._begun(self._env.begin) as txn:
             found = txn.get(_IDENTITY_KEY)
             if found is None:
                 if txn.stat()["entries"]:
@@ -178,7 +178,7 @@ class Environment:
 
     def _new_store(self) -> Identity:
         failpoint("open.before-create")
-        with self._env.begin(write=True) as txn:
+        with self._begun(lambda: self._env.begin(write=True)) as txn:
             # Else another process was quicker: its identity holds.
             if txn.get(_IDENTITY_KEY) is None:
                 now_ms = time.time_ns() // 1_000_000
