@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.backends.lmdb import environment
+from penstock.backends.lmdb import environment, structure
 from penstock.backends.lmdb.backend import LmdbBackend
 from penstock.testing.faults.children import Child
 
@@ -56,6 +56,25 @@ def test_a_full_map_grows_without_the_writer_or_its_readers_noticing(tmp_path: P
         assert wrong == []
         assert [record.offset for record in stream.read(0)] == list(range(60))
         assert hub.describe()["bytes_map"] > 6_000_000
+
+
+def test_a_hub_is_opened_while_another_process_grows_its_map(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with penstock.open(tmp_path / "hub", map_size="1MiB") as hub:
+        hub.create_stream("a", shards=1)
+    looked_at = structure.check
+
+    def grown_meanwhile(data: Path, transaction: int) -> bool:
+        monkeypatch.setattr(structure, "check", looked_at)
+        sound = looked_at(data, transaction)
+        with Child(["-c", GROW, str(tmp_path / "hub"), "x", "300"]) as child:
+            assert child.output().strip() == "done"
+        return sound
+
+    monkeypatch.setattr(structure, "check", grown_meanwhile)
+    with penstock.open(tmp_path / "hub", map_size="1MiB") as hub:
+        assert hub.stream("a").bounds(0).end == 300
 
 
 @pytest.mark.slow
