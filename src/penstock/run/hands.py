@@ -21,6 +21,10 @@ from penstock.run.holding import Holding, Piece
 log = logging.getLogger("penstock")
 
 
+UNSTORED_TOLD = 100
+"""So many shards with records that were not stored are remembered until somebody commits."""
+
+
 class Uncommitted(NamedTuple):
     """What is done in a shard and not stored."""
 
@@ -298,6 +302,8 @@ class Hands:
         handed = self._handed(holding)
         if handed > holding.marks.committed:
             self._unstored[holding] = Bounds(holding.marks.committed, handed)
+            if len(self._unstored) > UNSTORED_TOLD:  # nobody asks
+                del self._unstored[next(iter(self._unstored))]
         if self.holdings.get(holding.shard) is holding:
             del self.holdings[holding.shard]
             self._order.remove(holding.shard)
