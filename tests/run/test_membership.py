@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
 import pytest
@@ -9,7 +10,9 @@ import pytest
 from penstock.backends.memory import MemoryBackend
 from penstock.core.assign import balanced
 from penstock.core.errors import DiskFull, Replaced
-from penstock.core.ports import Begin, Lost, StreamSpec
+from penstock.core.events import Evict
+from penstock.core.ports import Begin, End, Lost, StreamSpec
+from penstock.run.coordinator import Coordinator
 from penstock.run.membership import GroupMembership, MemberSettings
 from penstock.run.subscription import Subscription
 from penstock.testing.faults.children import until
@@ -124,3 +127,34 @@ def test_one_that_never_heard_that_it_had_joined_is_not_taken_for_another(
     backend.after = fail
     until(lambda: first.changes(), "the member comes back in the end")
     assert first._seat is not None
+
+
+def test_what_was_granted_and_taken_back_unheard_goes_on_at_once(
+    backend: Interrupted, member: Callable[[str], GroupMembership]
+) -> None:
+    other, killed = member("b"), member("a")
+    other.join()
+    killed.join()
+    _settle(other, killed)
+    assert _held(backend) == {"a": 1, "b": 1}
+    coordinator = Coordinator(backend)
+    incarnation = coordinator.load(GROUP).members["a"].incarnation
+    coordinator.apply(GROUP, Evict("a", incarnation, "dead"))
+    successor = member("a")
+    successor.join()
+    # The other one was granted both shards, and one of them was promised on, before it heard of it.
+    assert _held(backend) == {"b": 1}
+    _settle(other, successor)
+    assert _held(backend) == {"a": 1, "b": 1}
+
+
+def _settle(*members: GroupMembership) -> None:
+    """Everybody hears of everything, and lets go of what it should, in no time."""
+    for _ in range(3):
+        for one in members:
+            one.release([turn.grant for turn in one.changes() if isinstance(turn, End)])
+
+
+def _held(backend: Interrupted) -> Counter[str | None]:
+    shards = Coordinator(backend).load(GROUP).shards.values()
+    return Counter(standing.owner for standing in shards if standing.state == "held")

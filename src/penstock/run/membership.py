@@ -312,7 +312,12 @@ class GroupMembership:
         if reply is None:
             seat.unanswered(heartbeat.beat)
             return
+        seen = seat.seen
         changes = seat.answered(heartbeat.beat, reply)
+        if seat.seen != seen:
+            # What was granted and taken back before it heard of it, the group gives to others only
+            # when it has said, knowing that, that it does not work on it.
+            self._heartbeat_at_s = 0.0
         if seat.over:
             self._over(seat, reply)
             return
