@@ -217,3 +217,9 @@ def test_what_happened_after_one_looked_is_left_out() -> None:
 )
 def test_shards_are_shown_as_ranges(shards: list[tuple[str, int]], text: str) -> None:
     assert shown_shards(ShardId(*shard) for shard in shards) == text
+
+
+def test_an_owner_whose_process_is_dead_is_told_as_dead() -> None:
+    group = built({0: held("A", 3)}, "A")
+    assert "its process is dead" in why(at(0), group, {}, [], {"A"})
+    assert "its process is dead" not in why(at(0), group, {}, [], {"B"})

@@ -210,3 +210,25 @@ def test_a_timeout_that_cannot_be_is_refused(hub: Hub) -> None:
         for timeout in ("soon", -1, True):
             with pytest.raises(penstock.BadQuantity, match="timeout"):
                 consumer.read(timeout=timeout)
+
+
+@pytest.mark.parametrize("pattern", ["[", "a/[", "shop/*!", "a b*"])
+def test_a_pattern_that_cannot_match_is_refused(hub: Hub, pattern: str) -> None:
+    with pytest.raises(penstock.BadSetting, match="bad pattern"):
+        hub.consumer(pattern, group="billing")
+
+
+def test_a_pattern_that_matches_nothing_yet_is_told(
+    hub: Hub, caplog: pytest.LogCaptureFixture
+) -> None:
+    hub.consumer("nowhere/*", group="billing").close()
+    assert "no stream matches nowhere/* yet" in caplog.text
+
+
+def test_an_order_that_differs_from_the_groups_is_told(
+    hub: Hub, caplog: pytest.LogCaptureFixture
+) -> None:
+    with hub.consumer("orders", group="ordered", order=True):
+        assert "has order" not in caplog.text
+        hub.consumer("orders", group="ordered").close()
+    assert "has order=True and keeps it" in caplog.text
