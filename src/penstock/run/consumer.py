@@ -9,29 +9,26 @@ import threading
 import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from datetime import datetime
 from itertools import chain, islice
 from math import inf
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 
 from penstock.core.errors import BadSetting, Closed, ForkedHandle, UnknownStream
 from penstock.core.model import Record, ShardId
 from penstock.core.ports import Backend, Membership
-from penstock.core.quantities import Duration, instant_ms, seconds
-from penstock.core.reading import check_start
+from penstock.core.quantities import Duration, seconds
 from penstock.run.endings import on_exit, on_sigterm
 from penstock.run.hands import Hands
 from penstock.run.holding import Holding, Piece
 from penstock.run.keeper import Keeper
-from penstock.run.positions import Positions, Start
+from penstock.run.positions import Positions, Start, Where, offset_of
 from penstock.run.reader import Limits, Reader
 
 log = logging.getLogger("penstock")
 
-Where = Literal["earliest", "latest"] | int | datetime
 ShardRef = int | ShardId
 Told = Callable[[list[ShardId]], object]
 
@@ -222,7 +219,8 @@ class Consumer:
         self._check_open()
         with self._hands.lock:
             holding = self._holding(shard)
-            to = self._offset(holding, where)
+            info, index = holding.grant.stream, holding.grant.shard
+            to = offset_of(self._backend, info, index, where, "where")
             self._membership.move(holding.grant, to)
             self._hands.forsake(holding)
         self._keeper.wake()
@@ -447,20 +445,6 @@ class Consumer:
             held = ", ".join(map(str, self.granted)) or "none"
             raise BadSetting(f"{wanted} is not held by this consumer now: it holds {held}")
         return holding
-
-    def _offset(self, holding: Holding, where: Where) -> int:
-        info, shard = holding.grant.stream, holding.grant.shard
-        bounds = self._backend.bounds(info, shard)
-        if where == "earliest":
-            return bounds.start
-        if where == "latest":
-            return bounds.end
-        if isinstance(where, datetime):
-            return self._backend.offset_at(info, shard, instant_ms(where, what="where"))
-        if isinstance(where, bool) or not isinstance(where, int):
-            raise BadSetting(f"where {where!r}: 'earliest', 'latest', an offset or a datetime")
-        check_start(info, shard, where, bounds)
-        return where
 
 
 class _Patience:

@@ -10,12 +10,29 @@ from penstock.core.errors import BadSetting, OffsetOutOfRange
 from penstock.core.model import Bounds, StreamInfo
 from penstock.core.ports import Backend, Begin
 from penstock.core.quantities import instant_ms
+from penstock.core.reading import check_start
 from penstock.run.holding import Holding
 from penstock.run.rows import now_ms
 
 log = logging.getLogger("penstock")
 
 Start = Literal["earliest", "latest", "error"] | datetime
+Where = Literal["earliest", "latest"] | int | datetime
+
+
+def offset_of(backend: Backend, info: StreamInfo, shard: int, where: Where, what: str) -> int:
+    """The offset that is meant; `OffsetOutOfRange` if there is nothing to read."""
+    bounds = backend.bounds(info, shard)
+    if where == "earliest":
+        return bounds.start
+    if where == "latest":
+        return bounds.end
+    if isinstance(where, datetime):
+        return backend.offset_at(info, shard, instant_ms(where, what=what))
+    if isinstance(where, bool) or not isinstance(where, int):
+        raise BadSetting(f"{what} {where!r}: 'earliest', 'latest', an offset or a datetime")
+    check_start(info, shard, where, bounds)
+    return where
 
 
 class Positions:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 
@@ -15,14 +14,13 @@ from penstock.core.conform import conformed
 from penstock.core.errors import BadSetting
 from penstock.core.model import OFFSET_MAX, Bounds, Record, RecordId, Slice, StreamInfo
 from penstock.core.ports import Append, Backend, Codec, Place, Producer
-from penstock.core.quantities import Duration, Instant, Size, instant_ms, seconds, size_bytes
-from penstock.core.reading import check_shard, check_start
+from penstock.core.quantities import Duration, Instant, Size, seconds, size_bytes
+from penstock.core.reading import check_shard
 from penstock.core.schema import read_schema
 from penstock.run.appender import Appender
+from penstock.run.positions import Where, offset_of
 from penstock.run.rows import Headers, Key, encoded_pairs, key_bytes, now_ms, row_of
 from penstock.run.shares import Share, Shares
-
-Start = Literal["earliest", "latest"] | int | datetime
 
 READ_RECORDS = 10_000
 READ_BYTES = 1024 * 1024
@@ -161,7 +159,7 @@ class Stream:
     def read(
         self,
         shard: int,
-        start: Start = "earliest",
+        start: Where = "earliest",
         end: int | None = None,
         *,
         follow: bool = False,
@@ -189,7 +187,7 @@ class Stream:
     def read_arrow(
         self,
         shard: int,
-        start: Start = "earliest",
+        start: Where = "earliest",
         end: int | None = None,
         *,
         max_records: int = READ_RECORDS,
@@ -225,7 +223,7 @@ class Stream:
     def _batches(
         self,
         shard: int,
-        start: Start,
+        start: Where,
         end: int | None,
         follow: bool,
         max_records: int,
@@ -235,25 +233,13 @@ class Stream:
         if max_bytes < 1:
             raise BadSetting(f"max_bytes {max_bytes}: at least 1")
         bounds = self.bounds(shard)
-        at = self._offset(shard, start, bounds)
+        at = offset_of(self._backend, self.info, shard, start, "start")
         if end is not None:
             _check_offset("end", end)
         if end is not None and end < at:
             raise BadSetting(f"end {end} lies before start {at}")
         stop = end if follow else min(bounds.end, bounds.end if end is None else end)
         return self._read_on(shard, at, stop, max_records, max_bytes)
-
-    def _offset(self, shard: int, start: Start, bounds: Bounds) -> int:
-        if start == "earliest":
-            return bounds.start
-        if start == "latest":
-            return bounds.end
-        if isinstance(start, datetime):
-            return self._backend.offset_at(self.info, shard, instant_ms(start, what="start"))
-        if isinstance(start, bool) or not isinstance(start, int):
-            raise BadSetting(f"start {start!r}: 'earliest', 'latest', an offset or a datetime")
-        check_start(self.info, shard, start, bounds)
-        return start
 
     def _read_on(
         self, shard: int, at: int, stop: int | None, max_records: int, max_bytes: int

@@ -410,11 +410,13 @@ class ReadingAsAGroupContract(Consuming):
         self, hub: Hub, consume: Consume, backend: Backend, caplog: pytest.LogCaptureFixture
     ) -> None:
         stream = filled(hub, shards=1, each=100)
-        consumer, strict = consume(prefetch=4), consume(group="strict", prefetch=4)
+        with consume(group="strict") as first:
+            taken(first, 1)
+            first.commit()
+        consumer = consume(prefetch=4)
+        strict = consume(group="strict", prefetch=4, start="error")
         taken(consumer, 1)
         taken(strict, 1)
-        strict.commit()
-        strict.close()
         if lacks(backend, "trim", lambda: backend.trim(stream.info, 0, 50)):
             return
         backend.trim(stream.info, 0, 50)
@@ -422,3 +424,6 @@ class ReadingAsAGroupContract(Consuming):
             rest = offsets(taken(consumer, 3 + 50))
         assert rest == [1, 2, 3, *range(50, 100)]
         assert "were dropped before they were read" in caplog.text
+        assert offsets(taken(strict, 3)) == [2, 3, 4]
+        with pytest.raises(OffsetOutOfRange):
+            strict.read(timeout="10s")
