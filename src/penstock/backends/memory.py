@@ -242,7 +242,14 @@ class MemoryBackend:
         outputs, dead_letters = kept[: len(commit.outputs)], kept[len(commit.outputs) :]
         with self._writing():
             return transaction.commit(
-                self, commit.grant, commit.done, outputs, dead_letters, commit.state, commit.story
+                self,
+                commit.grant,
+                commit.done,
+                outputs,
+                dead_letters,
+                commit.state,
+                commit.attempts,
+                commit.story,
             )
 
     # The transaction that `penstock.core.transaction` writes through, under the lock

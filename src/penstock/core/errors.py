@@ -9,6 +9,8 @@ PenstockError
 │   ├── BadValue              a value its codec cannot encode, or data it cannot decode
 │   ├── BadSetting            a setting outside its limits
 │   ├── BadAllocation         an allocator's result that cannot be carried out
+│   ├── BadTopology           computations that cannot be wired like that
+│   ├── BadOutput             a handler's output that cannot be appended
 │   ├── UnknownAllocator      no allocator of that name is shipped
 │   ├── UnknownCodec          no codec of that name is registered
 │   └── BadHub                text that names no kind of hub
@@ -23,6 +25,9 @@ PenstockError
 │   └── Replaced              a newer member of the same name has taken the place
 ├── UnknownGroup              no group of that name in this hub
 ├── GroupInUse                a group with living members is changed by force only
+├── NoRetry                   raised by a handler: trying this record again is of no use
+├── Rewind                    raised by a handler: go back to an offset and read on from there
+├── LaneLost                  the dispatcher does not know this lane any more
 ├── Retryable                 the same call may succeed later
 │   ├── Contended             others kept changing a group first
 │   ├── DiskFull              no room to write; nothing of the call was written
@@ -98,6 +103,14 @@ class BadAllocation(Invalid):
     def __init__(self, allocator: str, why: str) -> None:
         super().__init__(f"allocator {allocator}: {why}")
         self.allocator = allocator
+
+
+class BadTopology(Invalid):
+    pass
+
+
+class BadOutput(Invalid):
+    pass
 
 
 class UnknownAllocator(Invalid):
@@ -227,6 +240,23 @@ class GroupInUse(PenstockError):
         )
         self.group = group
         self.members = members
+
+
+class NoRetry(PenstockError):
+    """Raise it in a handler for a record that no further attempt would help."""
+
+
+class Rewind(PenstockError):
+    """Raise it in a handler to go back: nothing from that offset on is kept, and reading goes on
+    there. An offset before the checkpoint moves the checkpoint back."""
+
+    def __init__(self, offset: int) -> None:
+        super().__init__(f"back to offset {offset}")
+        self.offset = offset
+
+
+class LaneLost(PenstockError):
+    pass
 
 
 class Retryable(PenstockError):

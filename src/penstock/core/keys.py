@@ -52,6 +52,10 @@ def checkpoint_key(group: str, stream_id: int, shard: int) -> bytes:
     return b"c" + _place(group, stream_id, shard)
 
 
+def attempts_key(group: str, stream_id: int, shard: int) -> bytes:
+    return b"a" + _place(group, stream_id, shard)
+
+
 def state_prefix(group: str, stream_id: int, shard: int) -> bytes:
     return b"k" + _place(group, stream_id, shard)
 
@@ -78,12 +82,12 @@ def producer_key(stream_id: int, producer: str) -> bytes:
 
 def stream_prefixes(stream_id: int) -> list[bytes]:
     """What the keys of all that belongs to a stream begin with, and goes with it."""
-    return [kind + stream_id.to_bytes(4, "big") for kind in (b"e", b"c", b"k", b"s", b"p")]
+    return [kind + stream_id.to_bytes(4, "big") for kind in (b"a", b"e", b"c", b"k", b"s", b"p")]
 
 
 def shard_keys_of(stream_id: int) -> list[bytes]:
     """What the keys that groups keep for the shards of a stream begin with."""
-    return [kind + stream_id.to_bytes(4, "big") for kind in (b"e", b"c", b"k", b"s")]
+    return [kind + stream_id.to_bytes(4, "big") for kind in (b"a", b"e", b"c", b"k", b"s")]
 
 
 def is_of(key: bytes, group: str) -> bool:

@@ -122,6 +122,8 @@ class Commit:
     state: Mapping[bytes, bytes | None] = field(default_factory=dict)
     """Changed entries of the shard's state; None removes one."""
     dead_letters: Sequence[Append] = ()
+    attempts: bytes | None = None
+    """What is known of the attempts at the next record; empty forgets it, None leaves it."""
     story: bytes = b""
     """What happened, told by who did it; the backend adds where the outputs went."""
 

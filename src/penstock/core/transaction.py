@@ -91,9 +91,10 @@ def commit(
     outputs: Sequence[Part],
     dead_letters: Sequence[Part],
     state: Mapping[bytes, bytes | None],
+    attempts: bytes | None,
     story: bytes,
 ) -> list[Place]:
-    values = (*state, *state.values(), story)
+    values = (*state, *state.values(), attempts, story)
     for value in values:
         _check_value(value)
     check_commit_bytes(sum(len(value or b"") for value in values))
@@ -113,6 +114,8 @@ def commit(
     for name, value in state.items():
         row = None if value is None else len(name).to_bytes(4, "big") + name + value
         tx.put(keys.state_key(group, stream_id, shard, name), row)
+    if attempts is not None:
+        tx.put(keys.attempts_key(group, stream_id, shard), attempts or None)
     if story:
         told = b"".join(
             _OUTPUT.pack(part.stream.id, place.shard, place.base, part.records)

@@ -290,7 +290,14 @@ class LmdbBackend:
 
         def work(tables: Tables) -> list[Place]:
             return transaction.commit(
-                tables, commit.grant, commit.done, outputs, dead_letters, commit.state, commit.story
+                tables,
+                commit.grant,
+                commit.done,
+                outputs,
+                dead_letters,
+                commit.state,
+                commit.attempts,
+                commit.story,
             )
 
         return work, nbytes

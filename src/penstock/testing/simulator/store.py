@@ -128,7 +128,7 @@ class SimStore:
         part = Part(grant.stream, done.shard, len(outputs), list(outputs))
         self._version += 1
         try:
-            transaction.commit(self, grant, done, [part], [], {}, b"")
+            transaction.commit(self, grant, done, [part], [], {}, None, b"")
         except Fenced:
             self.world.counts["sometimes: commit after the epoch moved"] += 1
             raise

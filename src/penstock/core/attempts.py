@@ -1,0 +1,99 @@
+"""What is known of the attempts at a record that makes trouble: stored with its shard's checkpoint,
+so that it is not forgotten when another replica takes over.
+
+Most shards have none but the note that somebody works there. Who finds that note, although nobody
+does, knows that its writer died; who finds it again and again at one checkpoint goes on record by
+record, with the name of each written down first; and so the one that kills its process is found.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from penstock.core.errors import BadStored, NewerFormat
+from penstock.core.fields import Fields, text_field
+
+VERSION = 1
+REASON_CHARS_MAX = 2_000
+CAREFUL_AFTER = 2
+"""After so many deaths at one checkpoint each record is named before it is handled."""
+
+_HEAD = struct.Struct(">BBQIIQ")
+_WORKING, _NAMED, _STOPPED = 1, 2, 4
+
+
+class Attempts(NamedTuple):
+    offset: int = 0
+    """The record it is about: while nothing has failed, the checkpoint when work began."""
+    failed: int = 0
+    """How many attempts at it have failed."""
+    deaths: int = 0
+    """How many processes have died there."""
+    working: bool = False
+    """Somebody works on the shard, and has not said that he has ended."""
+    named: bool = False
+    """It is this record that is being handled, none behind it."""
+    stopped: bool = False
+    """The shard was stopped because of it."""
+    at_ms: int = 0
+    """When the last attempt failed."""
+    code: str = ""
+    """Which code it was that failed."""
+    reason: str = ""
+
+    def careful(self, deaths_max: int) -> bool:
+        """Whether records are to be named before they are handled."""
+        return self.deaths >= min(CAREFUL_AFTER, deaths_max - 1)
+
+    def begun(self, checkpoint: int) -> Attempts:
+        """Somebody begins to work at that checkpoint."""
+        here = self if self.offset >= checkpoint else Attempts(checkpoint)
+        return here._replace(deaths=here.deaths + self.working, working=True)
+
+    def ended(self) -> Attempts:
+        return self._replace(working=False)
+
+    def failed_again(self, offset: int, at_ms: int, code: str, reason: str) -> Attempts:
+        """One more attempt at that record has failed."""
+        failed = self.failed if offset == self.offset else 0
+        deaths = self.deaths if offset == self.offset else 0
+        return Attempts(
+            offset, failed + 1, deaths, self.working, False, False, at_ms, code,
+            reason[:REASON_CHARS_MAX],
+        )  # fmt: skip
+
+    def named_next(self, offset: int) -> Attempts:
+        """That record is handled next, with nothing behind it."""
+        if offset == self.offset:
+            return self._replace(named=True)
+        deaths = min(self.deaths, CAREFUL_AFTER)
+        return Attempts(offset, 0, deaths, self.working, named=True)
+
+    def encoded(self) -> bytes:
+        flags = _WORKING * self.working | _NAMED * self.named | _STOPPED * self.stopped
+        head = _HEAD.pack(VERSION, flags, self.offset, self.failed, self.deaths, self.at_ms)
+        return head + text_field(self.code) + text_field(self.reason)
+
+    @classmethod
+    def decoded(cls, value: bytes) -> Attempts:
+        if value[:1] > bytes([VERSION]):
+            raise NewerFormat("attempts written by a newer Penstock: update this one")
+        try:
+            fields = Fields(value)
+            _, flags, offset, failed, deaths, at_ms = fields.take(_HEAD)
+            code, reason = fields.text(), fields.text()
+            fields.end()
+        except (struct.error, ValueError) as why:
+            raise BadStored(f"attempts that cannot be read: {why}") from None
+        return cls(
+            offset,
+            failed,
+            deaths,
+            bool(flags & _WORKING),
+            bool(flags & _NAMED),
+            bool(flags & _STOPPED),
+            at_ms,
+            code,
+            reason,
+        )

@@ -1,0 +1,220 @@
+"""A computation: a named function from input to output streams, and how a user declares one."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from penstock.core.errors import BadSetting, BadTopology
+from penstock.core.names import checked_name
+from penstock.core.policy import Policy
+from penstock.core.quantities import Duration, seconds
+
+Kind = Literal["record", "batch"]
+Start = Literal["earliest", "latest"]
+
+CAPACITY_MAX = 100_000
+CONCURRENCY_MAX = 1_000
+DEAD_LETTERS = ".dead-letters"
+
+_HANDED = ("out", "ctx", "state")
+_METHODS = ("init", "process", "on_timer", "on_retry", "on_failure", "close")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Computation:
+    """Made by `computation`. Called, it is the function or class that it was made of."""
+
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    handler: Callable[..., Any]
+    kind: Kind = "record"
+    policy: Policy | None = None
+    concurrency: int | None = None
+    """How many lanes of a replica may work for it at once; None: all."""
+    capacity: int = 1
+    """Of a batch computation: how many records it is called with at most,"""
+    threshold_s: float = 0.0
+    """and how long it waits for them."""
+    version: str | None = None
+    """Of its code; None: told by its source."""
+    start: Start = "earliest"
+    """Where it begins in a shard that it has no checkpoint of."""
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        return self.handler(*args, **named)
+
+    def __repr__(self) -> str:
+        return f"<Computation {self.name}: {_list(self.inputs)} -> {_list(self.outputs)}>"
+
+    @property
+    def is_class(self) -> bool:
+        return isinstance(self.handler, type)
+
+    @property
+    def dead_letters(self) -> str:
+        """The stream of the records that were given up."""
+        return self.name + DEAD_LETTERS
+
+    def with_policy(self, policy: Policy) -> Computation:
+        return replace(self, policy=policy)
+
+
+class _Declaring:
+    """`computation` itself: a decorator, with one for batches beside it."""
+
+    def __call__(
+        self,
+        *,
+        inputs: str | Sequence[str],
+        outputs: str | Sequence[str] = (),
+        name: str | None = None,
+        policy: Policy | None = None,
+        concurrency: int | None = None,
+        version: str | None = None,
+        start: Start = "earliest",
+    ) -> Callable[[Callable[..., Any]], Computation]:
+        """Declare a function that is called with one record at a time, or a class whose
+        ``process`` is.
+
+        The function gets the record, and what it names of ``out``, ``ctx`` and ``state``.
+
+        >>> from penstock import computation
+        >>> @computation(inputs="shop/orders", outputs="shop/invoices")
+        ... def bill(record, out):
+        ...     out.append("shop/invoices", {"total": record.value["amount"]}, key=record.key)
+        >>> bill
+        <Computation bill: shop/orders -> shop/invoices>
+        """
+
+        def declared(handler: Callable[..., Any]) -> Computation:
+            return _checked(
+                Computation(
+                    name=_name(name, handler),
+                    inputs=_streams("inputs", inputs),
+                    outputs=_streams("outputs", outputs),
+                    handler=handler,
+                    policy=policy,
+                    concurrency=concurrency,
+                    version=version,
+                    start=start,
+                )
+            )
+
+        return declared
+
+    def batch(
+        self,
+        *,
+        inputs: str | Sequence[str],
+        outputs: str | Sequence[str] = (),
+        capacity: int = 1_000,
+        threshold: Duration = "1s",
+        name: str | None = None,
+        policy: Policy | None = None,
+        concurrency: int | None = None,
+        version: str | None = None,
+        start: Start = "earliest",
+    ) -> Callable[[Callable[..., Any]], Computation]:
+        """Declare a function that is called with a list of records of one shard: as soon as there
+        are ``capacity`` of them, or ``threshold`` after the first of them was seen. If its first
+        parameter is annotated as ``pyarrow.RecordBatch``, it gets one of those.
+
+        What fails is the whole list: it is tried again, skipped or dead-lettered together."""
+
+        def declared(handler: Callable[..., Any]) -> Computation:
+            return _checked(
+                Computation(
+                    name=_name(name, handler),
+                    inputs=_streams("inputs", inputs),
+                    outputs=_streams("outputs", outputs),
+                    handler=handler,
+                    kind="batch",
+                    policy=policy,
+                    concurrency=concurrency,
+                    capacity=_count("capacity", capacity, CAPACITY_MAX),
+                    threshold_s=seconds(threshold, what="threshold"),
+                    version=version,
+                    start=start,
+                )
+            )
+
+        return declared
+
+
+computation = _Declaring()
+
+
+def handed(method: Callable[..., Any], first: int) -> tuple[str, ...]:
+    """Which of ``out``, ``ctx`` and ``state`` it takes behind its first parameters."""
+    parameters = list(inspect.signature(method).parameters.values())[first:]
+    for parameter in parameters:
+        if parameter.name not in _HANDED and parameter.default is parameter.empty:
+            raise BadTopology(
+                f"{getattr(method, '__qualname__', method)} takes {parameter.name!r}: behind the "
+                f"record it gets what it names of {', '.join(_HANDED)}"
+            )
+    return tuple(p.name for p in parameters if p.name in _HANDED)
+
+
+def _checked(made: Computation) -> Computation:
+    if not made.inputs:
+        raise BadTopology(f"computation {made.name!r} reads nothing: give it inputs=…")
+    if made.concurrency is not None:
+        _count("concurrency", made.concurrency, CONCURRENCY_MAX)
+    if not isinstance(made.policy, Policy | None):
+        raise BadTopology(f"computation {made.name!r}: policy {made.policy!r} is no Policy(…)")
+    if not isinstance(made.version, str | None):
+        raise BadTopology(f"computation {made.name!r}: version {made.version!r}: a text")
+    if made.start not in ("earliest", "latest"):
+        raise BadTopology(f"computation {made.name!r}: start {made.start!r}: earliest or latest")
+    if not callable(made.handler):
+        raise BadTopology(f"computation {made.name!r}: {made.handler!r} cannot be called")
+    _check_handler(made)
+    return made
+
+
+def _check_handler(made: Computation) -> None:
+    handler = made.handler
+    if not isinstance(handler, type):
+        _check_takes_records(made, handler, 0)
+        return
+    if not callable(getattr(handler, "process", None)):
+        raise BadTopology(f"class {handler.__name__}: it needs process(self, record, out)")
+    _check_takes_records(made, handler.process, 1)  # type: ignore[attr-defined]
+
+
+def _check_takes_records(made: Computation, method: Callable[..., Any], own: int) -> None:
+    if len(inspect.signature(method).parameters) <= own:
+        raise BadTopology(f"computation {made.name!r}: its function takes no record")
+    handed(method, own + 1)
+
+
+def _name(name: str | None, handler: Callable[..., Any]) -> str:
+    chosen = getattr(handler, "__name__", None) if name is None else name
+    if not isinstance(chosen, str) or chosen == "<lambda>":
+        raise BadTopology(f"a computation of {handler!r} needs a name=…")
+    checked_name(chosen + DEAD_LETTERS)
+    return checked_name(chosen)
+
+
+def _streams(what: str, names: str | Sequence[str]) -> tuple[str, ...]:
+    listed = (names,) if isinstance(names, str) else tuple(names)
+    for name in listed:
+        checked_name(name)
+    if len(set(listed)) != len(listed):
+        raise BadTopology(f"{what} {_list(listed)}: one of them comes twice")
+    return listed
+
+
+def _count(what: str, value: object, most: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        raise BadSetting(f"{what} {value!r}: a whole number, 1 to {most}")
+    return value
+
+
+def _list(names: Sequence[str]) -> str:
+    return ", ".join(names) or "nothing"
