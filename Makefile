@@ -8,7 +8,7 @@ SECONDS ?= 60
 LATER := lmdb bench
 comma := ,
 space := $(subst ,, )
-WHOLE := $(subst $(space),$(comma),$(patsubst %,*/core/%.py,group draft standing events assign shares member watch checkpoint group_bytes fields journal))
+WHOLE := $(subst $(space),$(comma),$(patsubst %,*/core/%.py,group draft standing events assign shares member watch checkpoint group_bytes fields journal dispatch policy attempts))
 
 .DEFAULT_GOAL := help
 
@@ -52,8 +52,8 @@ test: $(STAMP) check ## Everything, kills and damaged files included: some minut
 	$(MAKE) --no-print-directory cover
 
 .PHONY: cover
-cover: $(STAMP) ## Every branch of the group machine and its allocators, by the core tests alone
-	$(BIN)/coverage run -m pytest -q tests/core -k 'group or assign or member or watch or checkpoint or journal'
+cover: $(STAMP) ## Every branch of the group machine, the dispatcher and more, by the core tests alone
+	$(BIN)/coverage run -m pytest -q tests/core -k 'group or assign or member or watch or checkpoint or journal or dispatch or policy or attempts'
 	$(BIN)/coverage report --include='$(WHOLE)' --show-missing --fail-under=100
 
 .PHONY: sim

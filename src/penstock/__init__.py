@@ -18,11 +18,13 @@ from penstock.core.errors import (
     BadBatch,
     BadHub,
     BadName,
+    BadOutput,
     BadQuantity,
     BadRecord,
     BadRecordId,
     BadSetting,
     BadStored,
+    BadTopology,
     BadValue,
     Closed,
     Contended,
@@ -34,15 +36,18 @@ from penstock.core.errors import (
     GroupInUse,
     HubBusy,
     Invalid,
+    LaneLost,
     NetworkFilesystem,
     NewerFormat,
     NoHub,
+    NoRetry,
     NotDurable,
     OffsetOutOfRange,
     PenstockError,
     Refused,
     Replaced,
     Retryable,
+    Rewind,
     SequenceForgotten,
     ShardClosed,
     StoreGone,
@@ -62,12 +67,17 @@ from penstock.core.watermark import Watermark
 if TYPE_CHECKING:  # what below is loaded when first asked for, told to type checkers
     from penstock.codec.registry import register_codec
     from penstock.core.assign import Allocator, capped, kiel
+    from penstock.core.computation import Computation, computation
+    from penstock.core.policy import Policy
     from penstock.core.schema import SCHEMA
+    from penstock.core.topology import Topology
     from penstock.run.appender import Appender, Pending
     from penstock.run.consumer import Consumer
     from penstock.run.groups import Groups
     from penstock.run.hub import Hub
     from penstock.run.opening import open
+    from penstock.run.running import Running, start
+    from penstock.run.settings import RunSettings
     from penstock.run.stream import Stream
 
 __version__ = "0.1.0"
@@ -77,15 +87,22 @@ _LATER = {
     "SCHEMA": "penstock.core.schema",
     "Allocator": "penstock.core.assign",
     "Appender": "penstock.run.appender",
+    "Computation": "penstock.core.computation",
     "Consumer": "penstock.run.consumer",
     "Groups": "penstock.run.groups",
     "Hub": "penstock.run.hub",
     "Pending": "penstock.run.appender",
+    "Policy": "penstock.core.policy",
+    "RunSettings": "penstock.run.settings",
+    "Running": "penstock.run.running",
     "Stream": "penstock.run.stream",
+    "Topology": "penstock.core.topology",
     "capped": "penstock.core.assign",
+    "computation": "penstock.core.computation",
     "kiel": "penstock.core.assign",
     "open": "penstock.run.opening",
     "register_codec": "penstock.codec.registry",
+    "start": "penstock.run.running",
 }
 
 __all__ = [
@@ -96,14 +113,17 @@ __all__ = [
     "BadBatch",
     "BadHub",
     "BadName",
+    "BadOutput",
     "BadQuantity",
     "BadRecord",
     "BadRecordId",
     "BadSetting",
     "BadStored",
+    "BadTopology",
     "BadValue",
     "Bounds",
     "Closed",
+    "Computation",
     "Consumer",
     "Contended",
     "Damaged",
@@ -117,18 +137,24 @@ __all__ = [
     "Hub",
     "HubBusy",
     "Invalid",
+    "LaneLost",
     "NetworkFilesystem",
     "NewerFormat",
     "NoHub",
+    "NoRetry",
     "NotDurable",
     "OffsetOutOfRange",
     "Pending",
     "PenstockError",
+    "Policy",
     "Record",
     "RecordId",
     "Refused",
     "Replaced",
     "Retryable",
+    "Rewind",
+    "RunSettings",
+    "Running",
     "SequenceForgotten",
     "Shard",
     "ShardClosed",
@@ -138,6 +164,7 @@ __all__ = [
     "Stream",
     "StreamExists",
     "StreamInfo",
+    "Topology",
     "TruncatedStore",
     "UnknownAllocator",
     "UnknownCodec",
@@ -148,9 +175,11 @@ __all__ = [
     "Unsupported",
     "Watermark",
     "capped",
+    "computation",
     "kiel",
     "open",
     "register_codec",
+    "start",
 ]
 
 

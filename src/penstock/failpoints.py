@@ -29,6 +29,18 @@ POINTS: Mapping[str, str] = {
     "consumer.before-commit": "records are done, their checkpoints are not stored",
     "consumer.after-commit": "the checkpoints are stored, the consumer has not taken note",
     "consumer.revoked": "a shard shall be let go, nothing is committed yet",
+    "lane.before-read": "a slice was given, nothing is read",
+    "lane.after-read": "records are read, none is handled",
+    "lane.before-handler": "the first handler is about to be called",
+    "lane.after-handler": "the handlers have run, nothing is committed",
+    "lane.before-commit": "outputs, state and checkpoint are about to be committed",
+    "lane.after-commit": "they are committed, the lane has not taken note",
+    "lane.before-report": "they are committed, the dispatcher does not know",
+    "lane.after-report": "the dispatcher knows, the lane has not asked for more",
+    "replica.before-begin": "shards are granted, that work begins is not noted",
+    "replica.after-begin": "it is noted, no slice was given",
+    "replica.before-release": "a shard shall go and nobody works on it, nothing is noted",
+    "replica.after-release": "the shard is released",
     "pack.before-swap": "small batches were read, the packed one is not written",
 }
 

@@ -16,13 +16,16 @@ import pytest
 import penstock
 from penstock.core import keys
 from penstock.core.assign import Allocator, balanced
+from penstock.core.attempts import Attempts
 from penstock.core.events import (
     Evict,
     Heartbeat,
     Join,
     Leave,
+    Release,
     ShardFacts,
     ShardsChanged,
+    Stop,
     StreamFacts,
 )
 from penstock.core.model import ShardId, Slice
@@ -76,6 +79,18 @@ class Working:
         stored = self.backend.get(keys.checkpoint_key("billing", info.id, shard))
         assert stored is None, "once is enough here"
         self.backend.commit(Commit(grant=grant, done=Slice(info.name, shard, 0, end)))
+
+    def fail(self, shard: int, attempts: Attempts, stop: bool = True) -> None:
+        """Attempts at a record have failed; its shard is stopped, and its owner lets go."""
+        info, at = self.orders.info, ShardId("shop/orders", shard)
+        standing = self.coordinator.load("billing").shards[at]
+        grant = Grant("billing", info, shard, keys.epoch_token(standing.epoch))
+        done = Slice(info.name, shard, attempts.offset, attempts.offset)
+        self.backend.commit(Commit(grant=grant, done=done, attempts=attempts.encoded()))
+        if stop:
+            assert standing.owner is not None
+            self.coordinator.apply("billing", Stop(at, standing.epoch))
+            self.coordinator.apply("billing", Release(standing.owner, 1, {at: standing.epoch}))
 
     def run(self, *arguments: str) -> list[list[str]]:
         """The lines it prints, word by word."""
@@ -356,6 +371,112 @@ def test_on_a_terminal_it_asks(stopped: Working) -> None:
     assert stopped.lags() == [0, 0, 0, 0]
 
 
+# Stopped shards
+
+EVIL = "ValueError: \x1b[31mno\x07 price\nin line 7"
+
+
+@pytest.fixture
+def troubled(billing: Working) -> Working:
+    """Members live; shard 0 was stopped because of its record 4, shard 2 is tried again."""
+    at_ms = 1_700_000_000_000
+    billing.fail(0, Attempts(4, failed=21, stopped=True, at_ms=at_ms, reason=EVIL))
+    billing.fail(2, Attempts(0, failed=3, at_ms=at_ms, reason="no stock"), stop=False)
+    return billing
+
+
+def test_why_a_shard_is_stopped_is_shown_and_what_to_do(troubled: Working) -> None:
+    first, second, third, _ = troubled.json("group", "show", "billing")["shards"]
+    assert (first["stopped"], second["stopped"], third["stopped"]) == (True, False, False)
+    assert first["attempts"] == {
+        "record": "shop/orders:0+4",
+        "failed": 21,
+        "deaths": 0,
+        "at": "2023-11-14T22:13:20.000Z",
+        "reason": EVIL,
+    }
+    assert second["attempts"] is None
+    assert (third["attempts"]["failed"], third["attempts"]["reason"]) == (3, "no stock")
+    text, _ = troubled.shell("group", "show", "billing")
+    lines = text.splitlines()
+    said = next(at for at, line in enumerate(lines) if "is stopped since" in line)
+    assert lines[said].startswith("shop/orders:0 is stopped since ")
+    assert lines[said].endswith(
+        r"Z because shop/orders:0+4 failed 21 times (ValueError: \x1b[31mno\x07 price)"
+    )
+    assert [line.strip() for line in lines[said + 1 :]] == [
+        "to go on:        penstock group resume billing shop/orders:0",
+        "to leave it out: penstock group skip billing shop/orders:0+4",
+    ]
+    assert r"+4: 21 failed: ValueError: \x1b[31mno\x07 price" in text
+    assert "+0: 3 failed: no stock" in text
+    assert all(char.isprintable() for char in text.replace("\n", ""))
+
+
+def test_without_trouble_no_column_tells_of_it(billing: Working) -> None:
+    text, _ = billing.shell("group", "show", "billing")
+    assert "trouble" not in text
+    assert "stopped" not in text
+
+
+def test_a_record_that_is_not_next_is_not_offered_to_be_left_out(troubled: Working) -> None:
+    troubled.shell("group", "seek", "billing", "--to", "1", "--shard", "0", "--yes", "--force")
+    text, _ = troubled.shell("group", "show", "billing")
+    assert "penstock group resume billing shop/orders:0" in text
+    assert "group skip" not in text
+
+
+def test_it_is_explained_why_a_shard_is_stopped(troubled: Working) -> None:
+    rows = troubled.json("group", "explain", "billing")["shards"]
+    why = {row["shard"]: row["why"] for row in rows}
+    assert "it was stopped at 20" in why["shop/orders:0"]
+    assert why["shop/orders:0"].endswith(
+        "because shop/orders:0+4 failed 21 times (ValueError: \x1b[31mno\x07 price), "
+        "and is given to nobody until it is resumed"
+    )
+    assert why["shop/orders:2"].endswith(
+        "; it is tried again because shop/orders:2+0 failed 3 times (no stock)"
+    )
+    assert "\x1b" not in troubled.shell("group", "explain", "billing", "shop/orders:0")[0]
+
+
+def test_a_stopped_shard_is_resumed_while_members_live(troubled: Working) -> None:
+    says = troubled.shell.fails("group", "resume", "billing", "shop/orders:1")
+    assert "shop/orders:1 is not stopped in group 'billing'" in says
+    assert "stopped are shop/orders:0" in says
+    out, _ = troubled.shell("group", "resume", "billing", "shop/orders:0")
+    assert out == "billing: shop/orders:0 resumed\n"
+    first = troubled.json("group", "show", "billing")["shards"][0]
+    assert (first["stopped"], first["attempts"], first["checkpoint"]) == (False, None, 4)
+    assert first["owner"] is not None
+    assert "no shard of group 'billing' is stopped" in troubled.shell.fails(
+        "group", "resume", "billing"
+    )
+    troubled.fail(1, Attempts(0, failed=1, stopped=True))
+    assert troubled.json("group", "resume", "billing") == {
+        "group": "billing",
+        "resumed": ["shop/orders:1"],
+    }
+
+
+def test_the_record_that_stopped_a_shard_is_skipped_while_members_live(troubled: Working) -> None:
+    says = troubled.shell.fails("group", "skip", "billing", "shop/orders:0+5", "--yes")
+    assert "reads next there, that is shop/orders:0+4: nothing was skipped" in says
+    out, err = troubled.shell("group", "skip", "billing", "shop/orders:0+4", code=2)
+    assert [line.split() for line in out.splitlines()] == [
+        ["shard", "from", "to", "skipped", "repeated", "resumes"],
+        ["shop/orders:0", "4", "5", "1", "0", "yes"],
+    ]
+    assert "shop/orders:0 resumed: say --yes" in err
+    assert troubled.lags() == [6, 10, 10, 0]
+    moved = troubled.json("group", "skip", "billing", "shop/orders:0+4", "--yes")
+    assert [(row["to"], row["resumes"]) for row in moved["moved"]] == [(5, True)]
+    first = troubled.json("group", "show", "billing")["shards"][0]
+    assert (first["stopped"], first["attempts"], first["checkpoint"]) == (False, None, 5)
+    _, err = troubled.shell("group", "skip", "billing", "shop/orders:2+0", "--yes", code=2)
+    assert "has living members" in err
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -373,6 +494,13 @@ def test_on_a_terminal_it_asks(stopped: Working) -> None:
         (["group", "seek", "billing", "--to", "1", "--shard", "9", "--yes"], "it has 0 to 3"),
         (["group", "skip", "billing", "shop/orders:0", "--records", "0"], "from 1"),
         (["group", "skip", "billing", "shop/orders:9"], "it has 0 to 3"),
+        (["group", "skip", "billing", "shop/orders:0+x"], "write stream:shard+offset"),
+        (["group", "skip", "billing", "shop/orders:0+3", "--yes"], "that is shop/orders:0+4"),
+        (["group", "skip", "billing", "shop/orders:0+4", "--records", "2"], "is one record"),
+        (["group", "resume", "nope"], "no group 'nope'"),
+        (["group", "resume", "billing"], "no shard of group 'billing' is stopped"),
+        (["group", "resume", "billing", "orders"], "write stream:shard"),
+        (["group", "resume", "billing", "shop/orders:9"], "it has 0 to 3"),
         (["group", "delete", "nope", "--yes"], "no group 'nope'"),
         (["lag", "nope"], "no group 'nope'"),
         (["latency", "nope"], "no group 'nope'"),

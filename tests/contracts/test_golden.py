@@ -16,6 +16,7 @@ from penstock.backends.lmdb import rows
 from penstock.backends.lmdb.backend import LmdbBackend
 from penstock.backends.lmdb.environment import STORE_FORMAT, Identity
 from penstock.core import keys
+from penstock.core.attempts import Attempts
 from penstock.core.batch import Batch, Row
 from penstock.core.checkpoint import Checkpoint
 from penstock.core.errors import BadBatch, BadStored, NewerFormat, SequenceForgotten
@@ -81,7 +82,24 @@ def test_a_small_row_is_read_and_written_as_it_was() -> None:
     assert rows.sealed_row(make.ROW_KEY, make.ROW_VALUE, make.ROW_VERSION) == stored
 
 
+def test_attempts_are_read_and_written_as_they_were() -> None:
+    stored = _golden("attempts")
+    assert Attempts.decoded(stored) == make.ATTEMPTS
+    assert make.ATTEMPTS.encoded() == stored
+    flags = [Attempts(working=True), Attempts(named=True), Attempts(stopped=True)]
+    assert [flag.encoded()[1] for flag in flags] == [1, 2, 4]
+
+
 # What a newer version writes
+
+
+def test_attempts_of_a_newer_format_or_cut_short_are_refused() -> None:
+    stored = _golden("attempts")
+    with pytest.raises(NewerFormat, match="newer Penstock"):
+        Attempts.decoded(b"\x02" + stored[1:])
+    for damaged in (b"", stored[:-1], stored[:20], stored + b"x"):
+        with pytest.raises(BadStored, match="cannot be read"):
+            Attempts.decoded(damaged)
 
 
 def _resealed_batch(stored: bytes, key: bytes) -> bytes:

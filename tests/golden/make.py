@@ -14,6 +14,7 @@ from penstock.backends.lmdb import batch as batches
 from penstock.backends.lmdb import rows
 from penstock.backends.lmdb.backend import LmdbBackend
 from penstock.core import keys
+from penstock.core.attempts import Attempts
 from penstock.core.batch import Batch, Row, arrow_of
 from penstock.core.model import Slice, StreamInfo, even_shards
 from penstock.core.ports import Append, Commit, Grant, Producer, StreamSpec
@@ -57,6 +58,18 @@ ROW_VALUE = b"a small value"
 ROW_VERSION = 513
 
 GROUP = "billing"
+
+ATTEMPTS = Attempts(
+    offset=2**63 - 1,
+    failed=21,
+    deaths=3,
+    working=True,
+    named=False,
+    stopped=True,
+    at_ms=1_490_855_872_365,
+    code="0af76519",
+    reason="ValueError: no price\nfor kéy",
+)
 
 
 def key_of(count: int) -> bytes:
@@ -104,6 +117,7 @@ def main() -> None:
         "batch-rows": sealed(ODD_ROWS),
         "batch-arrow": sealed(MANY_ROWS),
         "batch-arrow-plain": sealed(PLAIN_ROWS),
+        "attempts": ATTEMPTS.encoded(),
         "row": rows.sealed_row(ROW_KEY, ROW_VALUE, ROW_VERSION),
     }
     for name, content in contents.items():

@@ -61,6 +61,12 @@ class Scripted:
     def move(self, grant: Grant, to: int) -> None:
         raise NotImplementedError
 
+    def fence(self, grant: Grant) -> None:
+        raise NotImplementedError
+
+    def stop(self, grant: Grant) -> None:
+        raise NotImplementedError
+
     def finished(self, grant: Grant) -> None:
         raise NotImplementedError
 

@@ -14,6 +14,7 @@ from penstock.backends.lmdb.backend import LmdbBackend
 from penstock.backends.memory import MemoryBackend
 from penstock.core import journal, keys
 from penstock.core.assign import Allocator, balanced, capped
+from penstock.core.attempts import Attempts
 from penstock.core.batch import Batch, Row
 from penstock.core.checkpoint import Checkpoint
 from penstock.core.errors import (
@@ -40,18 +41,21 @@ from penstock.core.events import (
     Leave,
     Release,
     Reply,
+    Resume,
     ShardFacts,
     ShardsChanged,
     Stop,
     StreamFacts,
 )
-from penstock.core.model import Bounds, ShardId, Slice, StreamInfo
+from penstock.core.model import Bounds, RecordId, ShardId, Slice, StreamInfo
 from penstock.core.ports import Append, Backend, Commit, Grant, Reading, Sign, StreamSpec
 from penstock.core.standing import Group
 from penstock.ops.explain import Told, told
 from penstock.ops.views import explanation, group_view, history_views, lag_views, latency_views
 from penstock.run.coordinator import Coordinator
-from penstock.run.groups import TRIES_MAX, Groups, Position, Seek
+from penstock.run.groups import Groups
+from penstock.run.seeks import Position, Seek
+from penstock.run.troubles import TRIES_MAX
 
 GROUP = "billing"
 STREAM = "orders"
@@ -556,11 +560,19 @@ class Meanwhile(MemoryBackend):
     """Something happens right before a transaction."""
 
     happens: Any = None
+    key: bytes | None = None
+    times = 1
+
+    def when(self, key: bytes, happens: Any, times: int = 1) -> None:
+        """Only right before one that puts this key."""
+        self.key, self.happens, self.times = key, happens, times
 
     def transact(self, checks: Mapping[bytes, int], puts: Mapping[bytes, bytes | None]) -> bool:
-        happens, self.happens = self.happens, None
-        if happens is not None:
+        happens, times = self.happens, self.times
+        if happens is not None and (self.key is None or self.key in puts):
+            self.happens = None
             happens()
+            self.happens, self.times = (happens, times - 1) if times > 1 else (None, 1)
         return super().transact(checks, puts)
 
 
@@ -665,6 +677,318 @@ def test_a_deleted_group_leaves_its_journal_and_nothing_else(backend: Backend) -
     assert _checkpoints(groups) == {0: None, 1: None}
 
 
+# Records that make trouble
+
+FAILED = Attempts(4, failed=21, deaths=2, stopped=True, at_ms=BEGIN_MS, code="c", reason="boom")
+FRESH = FAILED._replace(failed=0, deaths=0, stopped=False)
+
+
+def _note(
+    backend: Backend, stream: StreamInfo, shard: int, attempts: Attempts, epoch: int = 1
+) -> None:
+    """As a lane does: with a commit, under its grant."""
+    at = attempts.offset
+    commit = Commit(
+        grant=Grant(GROUP, stream, shard, keys.epoch_token(epoch)),
+        done=Slice(stream.name, shard, at, at),
+        attempts=attempts.encoded(),
+    )
+    backend.commit(commit)
+
+
+def _in_trouble(
+    backend: Backend, shards: int = 2, stopped: tuple[int, ...] = (0,), released: bool = True
+) -> StreamInfo:
+    """A group whose member lives, and some of whose shards were stopped at offset 4."""
+    stream = _stream(backend, shards)
+    coordinator = _coordinator(backend)
+    coordinator.apply(GROUP, _join(stream, "A"))
+    for shard in range(shards):
+        _commit(backend, stream, shard, 4)
+    for shard in stopped:
+        _note(backend, stream, shard, FAILED)
+        coordinator.apply(GROUP, Stop(_at(shard), 1))
+        if released:
+            coordinator.apply(GROUP, Release("A", 1, {_at(shard): 1}))
+    return stream
+
+
+def _attempts(groups: Groups) -> dict[int, Attempts]:
+    return {shard.index: found for shard, found in groups.attempts(groups.load(GROUP)).items()}
+
+
+def _stands(groups: Groups, index: int = 0) -> tuple[bool, str | None, int]:
+    standing = groups.load(GROUP).shards[_at(index)]
+    return standing.stopped, standing.owner, standing.epoch
+
+
+def test_attempts_are_told_for_the_shards_where_something_is_known(backend: Backend) -> None:
+    stream, other = _stream(backend, 3), _stream(backend, 1, name="bills")
+    coordinator = _coordinator(backend)
+    coordinator.apply(GROUP, _join(stream, "A"))
+    coordinator.apply(GROUP, ShardsChanged(_facts(other, seen=1)))
+    note = Attempts(3, failed=2, at_ms=BEGIN_MS, reason="boom")
+    _note(backend, stream, 1, note)
+    groups = _groups(backend)
+    group = groups.load(GROUP)
+    assert groups.attempts(group) == {_at(1): note}
+    assert groups.attempts(group, "bills") == {}
+    with pytest.raises(BadSetting, match="does not read 'x'"):
+        groups.attempts(group, "x")
+    backend.delete_stream(STREAM)
+    assert groups.attempts(group) == {}
+
+
+def test_a_resumed_shard_goes_on_with_all_its_retries_and_others_stay_stopped(
+    backend: Backend,
+) -> None:
+    _in_trouble(backend, 3, stopped=(0, 2))
+    groups = _groups(backend)
+    assert groups.resume(GROUP, _at(2)) == [_at(2)]
+    assert _stands(groups, 2) == (False, "A", 3)
+    assert _stands(groups, 0) == (True, None, 1)
+    assert _attempts(groups) == {0: FAILED, 2: FRESH}
+    assert _checkpoints(groups) == {0: 4, 1: 4, 2: 4}
+    assert groups.load(GROUP).shards[_at(1)].epoch == 1
+
+
+def test_all_stopped_shards_are_resumed_together(backend: Backend) -> None:
+    _in_trouble(backend, 3, stopped=(0, 2))
+    groups = _groups(backend)
+    assert groups.resume(GROUP) == [_at(0), _at(2)]
+    assert [_stands(groups, index) for index in range(3)] == [
+        (False, "A", 3),
+        (False, "A", 1),
+        (False, "A", 3),
+    ]
+    assert _attempts(groups) == {0: FRESH, 2: FRESH}
+
+
+def test_a_shard_that_was_stopped_without_a_note_is_resumed_too(backend: Backend) -> None:
+    stream = _stream(backend, 1)
+    coordinator = _coordinator(backend)
+    coordinator.apply(GROUP, _join(stream, "A"))
+    coordinator.apply(GROUP, Stop(_at(0), 1))
+    coordinator.apply(GROUP, Leave("A", 1))
+    groups = _groups(backend)
+    assert groups.resume(GROUP, _at(0)) == [_at(0)]
+    assert _stands(groups) == (False, None, 2)
+    assert _attempts(groups) == {}
+
+
+def test_what_is_not_stopped_is_not_resumed_and_that_is_said(backend: Backend) -> None:
+    _in_trouble(backend)
+    groups = _groups(backend)
+    before = backend.changes()
+    with pytest.raises(
+        BadSetting, match=r"orders:1 is not stopped in group 'billing'.*; stopped are orders:0"
+    ):
+        groups.resume(GROUP, _at(1))
+    with pytest.raises(BadSetting, match="does not read 'x'"):
+        groups.resume(GROUP, ShardId("x", 0))
+    with pytest.raises(UnknownShard):
+        groups.resume(GROUP, _at(9))
+    with pytest.raises(UnknownGroup):
+        groups.resume("other")
+    assert backend.changes() == before
+    groups.resume(GROUP)
+    with pytest.raises(BadSetting, match="no shard of group 'billing' is stopped"):
+        groups.resume(GROUP)
+    with pytest.raises(BadSetting, match="orders:0 is not stopped in group 'billing': nothing"):
+        groups.resume(GROUP, _at(0))
+
+
+def test_an_owner_that_has_not_let_go_cannot_write_over_what_is_reset() -> None:
+    backend = Meanwhile()
+    stream = _in_trouble(backend, released=False)
+    groups = _groups(backend)
+    stored = []
+
+    def late() -> None:
+        try:
+            _note(backend, stream, 0, FAILED)
+        except Fenced:
+            stored.append(False)
+        else:
+            stored.append(True)
+
+    backend.happens, backend.times = late, 99
+    assert groups.resume(GROUP) == [_at(0)]
+    assert _attempts(groups)[0] == FRESH
+    assert stored == [True, False, False, False, False]
+    assert _stands(groups)[:2] == (False, "A")
+
+
+def test_of_two_who_resume_one_shard_both_are_content() -> None:
+    backend = Meanwhile()
+    stream = _in_trouble(backend)
+    groups, others = _groups(backend), _groups(backend)
+    note = Attempts(4, failed=1, working=True, at_ms=NOW_MS, reason="again")
+
+    def faster() -> None:
+        others.resume(GROUP)
+        _note(backend, stream, 0, note, epoch=3)
+
+    backend.happens = faster
+    assert groups.resume(GROUP) == [_at(0)]
+    assert _stands(groups) == (False, "A", 3)
+    assert _attempts(groups) == {0: note}
+    _commit(backend, stream, 0, 5, epoch=3)
+
+
+def test_what_was_resumed_between_reset_and_resume_is_not_fenced() -> None:
+    backend = Meanwhile()
+    stream = _in_trouble(backend)
+    groups, others = _groups(backend), _groups(backend)
+    backend.when(keys.group_key(GROUP), lambda: others.resume(GROUP))
+    assert groups.resume(GROUP) == [_at(0)]
+    assert _stands(groups) == (False, "A", 3)
+    _commit(backend, stream, 0, 5, epoch=3)
+
+
+def test_a_resume_that_ends_halfway_can_be_asked_for_again() -> None:
+    backend = Meanwhile()
+    _in_trouble(backend)
+    groups = _groups(backend)
+
+    def dies() -> None:
+        raise KeyboardInterrupt
+
+    backend.when(keys.group_key(GROUP), dies)
+    with pytest.raises(KeyboardInterrupt):
+        groups.resume(GROUP)
+    assert _stands(groups) == (True, None, 1)
+    assert _attempts(groups) == {0: FRESH}
+    assert groups.resume(GROUP) == [_at(0)]
+    assert _stands(groups) == (False, "A", 3)
+
+
+class Stubborn(MemoryBackend):
+    """The attempts are written anew right before each transaction of ours."""
+
+    def transact(self, checks: Mapping[bytes, int], puts: Mapping[bytes, bytes | None]) -> bool:
+        for key in puts:
+            if key[:1] == b"a":
+                super().transact({}, {key: FAILED.encoded()})
+        return super().transact(checks, puts)
+
+
+def test_who_cannot_reset_the_attempts_does_not_resume() -> None:
+    backend = Stubborn()
+    _in_trouble(backend)
+    with pytest.raises(Contended, match=GROUP):
+        _groups(backend).resume(GROUP)
+    assert _stands(_groups(backend)) == (True, None, 1)
+
+
+def test_skipping_the_record_that_stopped_a_shard_lets_it_go_on(backend: Backend) -> None:
+    stream = _in_trouble(backend)
+    groups = _groups(backend)
+    skipped = groups.skip(GROUP, RecordId(STREAM, 0, 4))
+    assert skipped == Seek(_at(0), 4, 5, 1, 0, False, (), resumes=True)
+    assert _checkpoints(groups) == {0: 5, 1: 4}
+    assert _stands(groups) == (False, "A", 4)
+    assert _attempts(groups) == {0: FRESH}
+    _commit(backend, stream, 0, 9, epoch=4)
+    _commit(backend, stream, 1, 9)
+
+
+def test_several_records_of_a_stopped_shard_are_skipped(backend: Backend) -> None:
+    _in_trouble(backend)
+    groups = _groups(backend)
+    assert groups.skip(GROUP, _at(0), 3).resumes
+    assert _checkpoints(groups) == {0: 7, 1: 4}
+    assert _stands(groups)[:2] == (False, "A")
+
+
+@pytest.mark.parametrize("offset", [0, 3, 5, 10])
+def test_only_the_next_record_is_skipped_by_its_id(backend: Backend, offset: int) -> None:
+    _stopped(backend)
+    groups = _groups(backend)
+    before = backend.changes()
+    with pytest.raises(
+        BadSetting,
+        match=rf"orders:1\+{offset} is not what group 'billing' reads next there, "
+        r"that is orders:1\+4: nothing was skipped",
+    ):
+        groups.skip(GROUP, RecordId(STREAM, 1, offset))
+    assert backend.changes() == before
+
+
+def test_a_record_is_skipped_by_its_id_as_a_shard_is_by_name(backend: Backend) -> None:
+    _stopped(backend)
+    groups = _groups(backend)
+    assert groups.skip(GROUP, RecordId(STREAM, 1, 4)) == Seek(_at(1), 4, 5, 1, 0, False, ())
+    assert _checkpoints(groups) == {0: 4, 1: 5}
+    with pytest.raises(BadSetting, match="is one record, not 2"):
+        groups.skip(GROUP, RecordId(STREAM, 1, 5), 2)
+    with pytest.raises(UnknownShard):
+        groups.skip(GROUP, RecordId(STREAM, 7, 0))
+    groups.seek(GROUP, "latest")
+    with pytest.raises(OffsetOutOfRange, match="beyond the end"):
+        groups.skip(GROUP, RecordId(STREAM, 1, 10))
+
+
+def test_records_of_a_shard_that_somebody_holds_are_skipped_by_force_only(
+    backend: Backend,
+) -> None:
+    _in_trouble(backend, released=False)
+    groups = _groups(backend)
+    before = backend.changes()
+    for index in (0, 1):  # one is stopped and not let go yet, the other is at work
+        with pytest.raises(GroupInUse):
+            groups.skip(GROUP, RecordId(STREAM, index, 4))
+    assert backend.changes() == before
+    groups.skip(GROUP, RecordId(STREAM, 0, 4), force=True)
+    assert _checkpoints(groups) == {0: 5, 1: 4}
+    assert _stands(groups)[:2] == (False, "A")
+    assert _attempts(groups) == {0: FRESH}
+
+
+def test_a_stopped_shard_that_goes_on_meanwhile_is_not_moved_back() -> None:
+    backend = Meanwhile()
+    stream = _in_trouble(backend)
+    groups, others = _groups(backend), _groups(backend)
+
+    def goes_on() -> None:
+        others.resume(GROUP)
+        _commit(backend, stream, 0, 9, epoch=3)
+
+    backend.happens = goes_on
+    with pytest.raises(BadSetting, match="orders:0 was resumed or moved meanwhile"):
+        groups.skip(GROUP, RecordId(STREAM, 0, 4))
+    assert _checkpoints(groups) == {0: 9, 1: 4}
+    assert _stands(groups) == (False, "A", 3)
+
+
+def test_of_two_who_skip_one_record_one_skips_it() -> None:
+    backend = Meanwhile()
+    stream = _in_trouble(backend)
+    coordinator = _coordinator(backend)
+    groups, others = _groups(backend), _groups(backend)
+
+    def faster() -> None:
+        others.skip(GROUP, RecordId(STREAM, 0, 4))
+        _note(backend, stream, 0, FAILED._replace(offset=5), epoch=4)
+        coordinator.apply(GROUP, Stop(_at(0), 4))
+        coordinator.apply(GROUP, Release("A", 1, {_at(0): 4}))
+
+    backend.happens = faster
+    with pytest.raises(BadSetting, match="was resumed or moved meanwhile: nothing was skipped"):
+        groups.skip(GROUP, _at(0))
+    assert _checkpoints(groups) == {0: 5, 1: 4}
+    assert _stands(groups) == (True, None, 4)
+
+
+def test_a_stop_that_comes_late_does_not_stop_what_was_resumed(backend: Backend) -> None:
+    _in_trouble(backend)
+    groups = _groups(backend)
+    groups.resume(GROUP)
+    _coordinator(backend).apply(GROUP, Stop(_at(0), 1))
+    _coordinator(backend).apply(GROUP, Resume(_at(0), 1))
+    assert _stands(groups) == (False, "A", 3)
+
+
 # What happened
 
 
@@ -736,7 +1060,8 @@ def test_the_journal_of_a_restless_group_stays_small_and_whole(backend: Backend)
 def _why(groups: Groups) -> dict[int, str]:
     group = groups.load(GROUP)
     shards = sorted(group.shards)
-    view = explanation(group, shards, groups.positions(group), _story(groups))
+    attempts = groups.attempts(group)
+    view = explanation(group, shards, groups.positions(group), _story(groups), attempts=attempts)
     assert [row["shard"] for row in view["shards"]] == [str(shard) for shard in shards]
     return {shard.index: row["why"] for shard, row in zip(shards, view["shards"], strict=True)}
 
@@ -789,13 +1114,16 @@ def test_a_free_shard_is_free_for_a_reason(backend: Backend) -> None:
     why = {row["shard"]: row["why"] for row in view["shards"]}
     assert why["bills:0"].endswith("no member reads bills")
     assert why["orders:0"] == (
-        "waits for A to let go since version 3 (orders:0 was stopped): it was stopped"
+        "waits for A to let go since version 3 (orders:0 was stopped): "
+        "it was stopped at 2023-11-14T22:13:20.002Z"
     )
     assert why["orders:2"].endswith(
         "allocator capped(3) gives it to nobody: all who may hold it have as many as they may"
     )
     coordinator.apply(GROUP, Release("A", 1, {_at(0): 1}))
-    assert _why(groups)[0].endswith("it was stopped, and is given to nobody until it is resumed")
+    assert _why(groups)[0].endswith(
+        "it was stopped at 2023-11-14T22:13:20.002Z, and is given to nobody until it is resumed"
+    )
 
 
 def _last_first(members: Any, shards: Any, _: object) -> Mapping[str, list[ShardId]]:
@@ -886,6 +1214,66 @@ def test_the_five_states_are_shown_in_our_words(backend: Backend) -> None:
     assert (moving["lag"], moving["lag_s"], moving["stopped"]) == (10, 100.0, False)
     assert moving["since"] == "2023-11-14T22:13:20.000Z"
     assert _why(groups)[3] == "closed, and read to its end since version 3 (orders has 4 shards)"
+
+
+def _shown(groups: Groups, entries: bool = True) -> dict[int, dict[str, Any]]:
+    group = groups.load(GROUP)
+    positions, attempts = groups.positions(group), groups.attempts(group)
+    history = groups.history(GROUP) if entries else []
+    view = group_view(group, {}, positions, {}, history, NOW_MS, attempts)
+    return dict(enumerate(view["shards"]))
+
+
+def test_a_stopped_shard_is_shown_with_the_record_and_the_reason(backend: Backend) -> None:
+    _in_trouble(backend)
+    groups = _groups(backend)
+    told = {
+        "record": "orders:0+4",
+        "failed": 21,
+        "deaths": 2,
+        "at": "2023-11-14T22:13:20.000Z",
+        "reason": "boom",
+    }
+    rows = _shown(groups)
+    assert (rows[0]["stopped"], rows[0]["attempts"]) == (True, told)
+    assert rows[0]["stopped_since"] == "2023-11-14T22:13:20.001Z"
+    assert _shown(groups, entries=False)[0]["stopped_since"] == told["at"]
+    assert [rows[1][key] for key in ("stopped", "attempts", "stopped_since")] == [False, None, None]
+    assert _why(groups)[0] == (
+        "free since version 3 (A let go of orders:0): it was stopped at 2023-11-14T22:13:20.001Z "
+        "because orders:0+4 failed 21 times, and 2 processes died there (boom), and is given to "
+        "nobody until it is resumed"
+    )
+    groups.resume(GROUP)
+    rows = _shown(groups)
+    assert [rows[0][key] for key in ("stopped", "attempts", "stopped_since")] == [False, None, None]
+    assert "boom" not in _why(groups)[0]
+
+
+def test_a_shard_that_is_tried_again_shows_it_until_the_record_is_past(backend: Backend) -> None:
+    stream = _stream(backend, 1)
+    coordinator = _coordinator(backend)
+    coordinator.apply(GROUP, _join(stream, "A"))
+    groups = _groups(backend)
+    _note(backend, stream, 0, Attempts(4, working=True))
+    assert _shown(groups)[0]["attempts"] is None
+    _note(backend, stream, 0, Attempts(4, failed=1, working=True, reason="boom\nmore"))
+    assert _shown(groups)[0]["attempts"] == {
+        "record": "orders:0+4",
+        "failed": 1,
+        "deaths": 0,
+        "at": None,
+        "reason": "boom\nmore",
+    }
+    assert _why(groups)[0] == (
+        "held by A since version 1: A joined and made the group; "
+        "it is tried again because orders:0+4 failed once (boom)"
+    )
+    _commit(backend, stream, 0, 5)
+    assert _shown(groups)[0]["attempts"] is None
+    assert "tried" not in _why(groups)[0]
+    _note(backend, stream, 0, Attempts(5, deaths=1, working=True))
+    assert _why(groups)[0].endswith("it is tried again because 1 process died at orders:0+5")
 
 
 def test_a_member_is_shown_with_its_shards_as_ranges_and_its_last_heartbeat() -> None:

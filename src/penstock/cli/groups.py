@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import click
 
@@ -12,10 +13,12 @@ import penstock
 from penstock.cli import render
 from penstock.cli.streams import as_json
 from penstock.core.errors import BadQuantity, BadSetting
-from penstock.core.model import ShardId
+from penstock.core.model import RecordId, ShardId
 from penstock.core.names import checked_name
 from penstock.core.quantities import seconds
 from penstock.ops.explain import told
+from penstock.ops.ranges import shown_shards
+from penstock.ops.troubles import because, brief
 from penstock.ops.views import (
     explanation,
     group_line,
@@ -23,10 +26,12 @@ from penstock.ops.views import (
     history_views,
     seek_views,
 )
-from penstock.run.groups import Groups, Seek, Where
+from penstock.run.groups import Groups
 from penstock.run.rows import now_ms
+from penstock.run.seeks import Seek, Where
 
 _WHERE = "earliest, latest, an offset, a time as in 2026-01-31T08:00:00Z, or 2h for two hours ago"
+_REASON_CHARS_IN_TABLE = 60
 
 yes = click.option("--yes", is_flag=True, help="Do not ask.")
 force = click.option("--force", is_flag=True, help="Even if members live: they are fenced.")
@@ -34,7 +39,7 @@ force = click.option("--force", is_flag=True, help="Even if members live: they a
 
 @click.group()
 def group() -> None:
-    """Groups: list, show, history, explain, seek, skip, delete."""
+    """Groups: list, show, history, explain, seek, skip, resume, delete."""
 
 
 @group.command("list")
@@ -67,6 +72,7 @@ def show(hub: str, /, name: str, as_json: bool) -> None:
             groups.unread(positions),
             groups.history(name),
             now_ms(),
+            groups.attempts(found),
         )
     if as_json:
         render.json_line(view)
@@ -75,8 +81,11 @@ def show(hub: str, /, name: str, as_json: bool) -> None:
     rare = {"fault", "order"}
     render.table([{key: value for key, value in view.items() if key not in parts}], rare=rare)
     render.table(view["members"], empty=f"{name} has no members")
-    shards = [{**row, "since": _short(row["since"])} for row in view["shards"]]
-    render.table(shards, empty=f"{name} has no shards", rare={"stopped", "next"})
+    shards = [_shard_line(row) for row in view["shards"]]
+    render.table(shards, empty=f"{name} has no shards", rare={"stopped", "next", "trouble"})
+    for row in view["shards"]:
+        if row["stopped"]:
+            _tell_stopped(name, row)
 
 
 @group.command()
@@ -115,7 +124,8 @@ def explain(hub: str, /, name: str, shard: str | None, as_json: bool) -> None:
             raise BadSetting(f"{one}: the stream has no such shard")
         shards = sorted(stands.shards) if one is None else [one]
         found = told(stands, groups.replayed(name, groups.history(name)))
-        view = explanation(stands, shards, positions, found, groups.signs(stands))
+        attempts = groups.attempts(stands, None if one is None else one.stream)
+        view = explanation(stands, shards, positions, found, groups.signs(stands), attempts)
     if as_json:
         render.json_line(view)
         return
@@ -156,20 +166,38 @@ def seek(
 
 @group.command()
 @click.argument("name", metavar="GROUP")
-@click.argument("shard", metavar="STREAM:SHARD")
+@click.argument("what", metavar="STREAM:SHARD[+OFFSET]")
 @click.option("--records", default=1, show_default=True, help="How many.")
 @force
 @yes
 @as_json
 @click.pass_obj
 def skip(
-    hub: str, /, name: str, shard: str, records: int, force: bool, yes: bool, as_json: bool
+    hub: str, /, name: str, what: str, records: int, force: bool, yes: bool, as_json: bool
 ) -> None:
-    """Leave out the next records of one shard, after a preview."""
+    """Leave out the next records of one shard, after a preview; a stopped one goes on. With an
+    offset exactly that record, if it is the next."""
+    named = RecordId.parse(what) if "+" in what else _shard(what)
     with penstock.open(hub, create=False) as opened:
         groups = opened.groups
-        plan = [groups.plan_skip(name, _shard(shard), records)]
+        plan = [groups.plan_skip(name, named, records)]
         _move(groups, name, plan, force, yes, as_json)
+
+
+@group.command()
+@click.argument("name", metavar="GROUP")
+@click.argument("shard", metavar="[STREAM:SHARD]", required=False)
+@as_json
+@click.pass_obj
+def resume(hub: str, /, name: str, shard: str | None, as_json: bool) -> None:
+    """Let the stopped shards of GROUP, or one of them, go on, with all their retries."""
+    one = None if shard is None else _shard(shard)
+    with penstock.open(hub, create=False) as opened:
+        resumed = opened.groups.resume(name, one)
+    if as_json:
+        render.json_line({"group": name, "resumed": [str(each) for each in resumed]})
+    else:
+        click.echo(f"{name}: {shown_shards(resumed)} resumed")
 
 
 @group.command()
@@ -197,15 +225,42 @@ def _move(
 ) -> None:
     views = seek_views(plan)
     if not as_json:
-        render.table(views, empty=f"{name} reads nothing that is there")
+        render.table(views, empty=f"{name} reads nothing that is there", rare={"resumes"})
     skipped, repeated = (sum(view[key] for view in views) for key in ("skipped", "repeated"))
     about = f"{name}: {skipped} records skipped, {repeated} repeated"
+    resumed = shown_shards(seek.shard for seek in plan if seek.resumes)
+    about += f", {resumed} resumed" if resumed else ""
     _confirm(about, "move the checkpoints", yes)
     moved = groups.move(name, plan, force)
     if as_json:
         render.json_line({"group": name, "moved": seek_views(moved)})
     else:
         click.echo(f"{about}, {len(moved)} checkpoints moved")
+
+
+def _shard_line(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A shard in the table: what is stopped because of what is told below it."""
+    line = {**row, "since": _short(row["since"]), "trouble": None}
+    attempts = line.pop("attempts")
+    del line["stopped_since"]
+    if attempts is not None:
+        offset = attempts["record"].rpartition("+")[2]
+        counts = {"failed": attempts["failed"], "died": attempts["deaths"]}
+        told = " ".join(f"{count} {what}" for what, count in counts.items() if count)
+        reason = brief(attempts["reason"], _REASON_CHARS_IN_TABLE)
+        line["trouble"] = ": ".join(filter(None, [f"+{offset}", told, reason]))
+    return line
+
+
+def _tell_stopped(name: str, row: Mapping[str, Any]) -> None:
+    """Why a shard is stopped, and what to do."""
+    attempts = row["attempts"]
+    since = f" since {_short(row['stopped_since'])}" if row["stopped_since"] else ""
+    why = f" {because(attempts)}" if attempts is not None else ""
+    click.echo(render.escaped(f"{row['shard']} is stopped{since}{why}"))
+    click.echo(f"  to go on:        penstock group resume {name} {row['shard']}")
+    if attempts is not None and attempts["record"] == f"{row['shard']}+{row['checkpoint']}":
+        click.echo(f"  to leave it out: penstock group skip {name} {attempts['record']}")
 
 
 def _confirm(about: str, what: str, yes: bool) -> None:

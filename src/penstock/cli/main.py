@@ -17,6 +17,7 @@ from penstock.cli.groups import group
 from penstock.cli.lag import lag, latency
 from penstock.cli.records import append, tail
 from penstock.cli.streams import stream
+from penstock.cli.topology import topology
 from penstock.core.errors import BadSetting, PenstockError
 
 HUB_DEFAULT = "./penstock-data"
@@ -46,7 +47,7 @@ def cli(context: click.Context, hub: str | None) -> None:
     context.obj = hub or os.environ.get("PENSTOCK_HUB") or _from_settings() or HUB_DEFAULT
 
 
-for command in (append, bench, doctor, group, lag, latency, stream, tail):
+for command in (append, bench, doctor, group, lag, latency, stream, tail, topology):
     cli.add_command(command)
 
 

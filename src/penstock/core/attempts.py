@@ -21,6 +21,7 @@ CAREFUL_AFTER = 2
 
 _HEAD = struct.Struct(">BBQIIQ")
 _WORKING, _NAMED, _STOPPED = 1, 2, 4
+_FLAGS = _WORKING | _NAMED | _STOPPED
 
 
 class Attempts(NamedTuple):
@@ -44,11 +45,12 @@ class Attempts(NamedTuple):
 
     def careful(self, deaths_max: int) -> bool:
         """Whether records are to be named before they are handled."""
-        return self.deaths >= min(CAREFUL_AFTER, deaths_max - 1)
+        return self.deaths >= _careful_after(deaths_max)
 
     def begun(self, checkpoint: int) -> Attempts:
         """Somebody begins to work at that checkpoint."""
-        here = self if self.offset >= checkpoint else Attempts(checkpoint)
+        ahead = self.offset > checkpoint and (self.failed > 0 or self.deaths > 0)
+        here = self if ahead or self.offset == checkpoint else Attempts(checkpoint)
         return here._replace(deaths=here.deaths + self.working, working=True)
 
     def ended(self) -> Attempts:
@@ -60,14 +62,15 @@ class Attempts(NamedTuple):
         deaths = self.deaths if offset == self.offset else 0
         return Attempts(
             offset, failed + 1, deaths, self.working, False, False, at_ms, code,
-            reason[:REASON_CHARS_MAX],
+            _storable(reason)[:REASON_CHARS_MAX],
         )  # fmt: skip
 
-    def named_next(self, offset: int) -> Attempts:
-        """That record is handled next, with nothing behind it."""
+    def named_next(self, offset: int, deaths_max: int = CAREFUL_AFTER + 1) -> Attempts:
+        """That record is handled next, with nothing behind it. Of the deaths of another one it
+        keeps as many as keep the work careful, and so never all that it may have itself."""
         if offset == self.offset:
             return self._replace(named=True)
-        deaths = min(self.deaths, CAREFUL_AFTER)
+        deaths = min(self.deaths, _careful_after(deaths_max))
         return Attempts(offset, 0, deaths, self.working, named=True)
 
     def encoded(self) -> bytes:
@@ -81,7 +84,9 @@ class Attempts(NamedTuple):
             raise NewerFormat("attempts written by a newer Penstock: update this one")
         try:
             fields = Fields(value)
-            _, flags, offset, failed, deaths, at_ms = fields.take(_HEAD)
+            version, flags, offset, failed, deaths, at_ms = fields.take(_HEAD)
+            if version != VERSION or flags & ~_FLAGS:
+                raise ValueError(f"version {version}, flags {flags}")
             code, reason = fields.text(), fields.text()
             fields.end()
         except (struct.error, ValueError) as why:
@@ -97,3 +102,12 @@ class Attempts(NamedTuple):
             code,
             reason,
         )
+
+
+def _careful_after(deaths_max: int) -> int:
+    return min(CAREFUL_AFTER, deaths_max - 1)
+
+
+def _storable(text: str) -> str:
+    """Messages of errors may hold what is no text, such as half of a surrogate pair."""
+    return text.encode(errors="backslashreplace").decode()

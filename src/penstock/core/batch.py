@@ -18,10 +18,14 @@ from penstock.core.errors import BadRecord, BadValue
 from penstock.core.model import Header, Record, Values
 from penstock.core.quantities import TIMESTAMP_MS_MAX, shown_size
 from penstock.core.schema import (
+    FLAGS,
     HEADERS,
     HEADERS_TYPE,
     SCHEMA,
+    SEQUENCE,
     TIMESTAMP,
+    TRACE,
+    all_zero,
     default_column,
     extremes,
     placed,
@@ -278,6 +282,21 @@ class Batch:
     def flags(self) -> Sequence[int]:
         return [row[4] for row in self.rows] if self.is_rows else self._listed(4)
 
+    @property
+    def has_no_flags(self) -> bool:
+        """Whether no record has any: told without looking at each."""
+        return not any(self.flags) if self.is_rows else all_zero(self._arrow.column(FLAGS))
+
+    @property
+    def has_no_traces(self) -> bool:
+        if self.is_rows:
+            return not any(row[6] is not None for row in self.rows)
+        return bool(self._arrow.column(TRACE).null_count == self._len)
+
+    @property
+    def has_no_sequences(self) -> bool:
+        return not any(self.sequences) if self.is_rows else all_zero(self._arrow.column(SEQUENCE))
+
     @cached_property
     def headers(self) -> Sequence[Sequence[Header]]:
         if self.is_rows:
@@ -329,8 +348,26 @@ class _OneByOne:
 
 def keyed_batch(keys: Sequence[bytes | None], data: Sequence[bytes | None], now_ms: int) -> Batch:
     """Records with a key and data and nothing else; no Python object per record."""
+    times = pa.repeat(pa.scalar(now_ms * 1000, pa.int64()), len(keys)).view(SCHEMA.field(2).type)
+    batch = _plain_batch(keys, data, times)
+    batch.times_us = now_ms * 1000, now_ms * 1000
+    return batch
+
+
+def timed_batch(
+    keys: Sequence[bytes | None], data: Sequence[bytes | None], times_ms: Sequence[int]
+) -> Batch:
+    """The same with a timestamp for each."""
+    if times_ms.count(times_ms[0]) == len(times_ms):
+        return keyed_batch(keys, data, times_ms[0])
+    times = pa.array([ms * 1000 for ms in times_ms], pa.int64()).view(SCHEMA.field(2).type)
+    return _plain_batch(keys, data, times)
+
+
+def _plain_batch(
+    keys: Sequence[bytes | None], data: Sequence[bytes | None], times: pa.Array
+) -> Batch:
     count = len(keys)
-    times = pa.repeat(pa.scalar(now_ms * 1000, pa.int64()), count).view(SCHEMA.field(2).type)
     try:
         columns = [pa.array(keys, pa.binary()), pa.array(data, pa.binary()), times]
     except (pa.ArrowException, TypeError) as why:
@@ -339,11 +376,9 @@ def keyed_batch(keys: Sequence[bytes | None], data: Sequence[bytes | None], now_
         raise BadRecord("more than 2 GiB in one call: append in parts")
     if sum(column.nbytes for column in columns) > RECORD_BYTES_MAX:
         for key, value in zip(keys, data, strict=True):
-            Row(key, value, now_ms).checked()
+            Row(key, value, 0).checked()
     columns += [default_column(i, count) for i in range(3, len(SCHEMA))]
-    batch = Batch(arrow=pa.RecordBatch.from_arrays(columns, schema=SCHEMA))
-    batch.times_us = now_ms * 1000, now_ms * 1000
-    return batch
+    return Batch(arrow=pa.RecordBatch.from_arrays(columns, schema=SCHEMA))
 
 
 def arrow_of(rows: Sequence[Row]) -> pa.RecordBatch:

@@ -17,10 +17,21 @@ Start = Literal["earliest", "latest"]
 
 CAPACITY_MAX = 100_000
 CONCURRENCY_MAX = 1_000
+VERSION_CHARS_MAX = 100
 DEAD_LETTERS = ".dead-letters"
 
 _HANDED = ("out", "ctx", "state")
-_METHODS = ("init", "process", "on_timer", "on_retry", "on_failure", "close")
+_GATHERING = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+_NAMED_ONLY = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
+_METHODS = {
+    "process": ("record",),
+    "init": (),
+    "on_timer": ("key",),
+    "on_retry": ("record", "failure"),
+    "on_failure": ("record", "failure"),
+    "close": (),
+}
+"""What the methods of a class are called with, beside what they name of those above."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,15 +160,25 @@ computation = _Declaring()
 
 
 def handed(method: Callable[..., Any], first: int) -> tuple[str, ...]:
-    """Which of ``out``, ``ctx`` and ``state`` it takes behind its first parameters."""
-    parameters = list(inspect.signature(method).parameters.values())[first:]
-    for parameter in parameters:
+    """Which of ``out``, ``ctx`` and ``state`` it takes behind its first parameters, in its order:
+    they can be given by position."""
+    found: list[str] = []
+    parameters = _parameters(method)[first:]
+    for at, parameter in enumerate(parameters):
         if parameter.name not in _HANDED and parameter.default is parameter.empty:
             raise BadTopology(
-                f"{getattr(method, '__qualname__', method)} takes {parameter.name!r}: behind the "
-                f"record it gets what it names of {', '.join(_HANDED)}"
+                f"{_called(method)} takes {parameter.name!r}: it is given what it names of "
+                f"{', '.join(_HANDED)}, and nothing else"
             )
-    return tuple(p.name for p in parameters if p.name in _HANDED)
+        if parameter.name not in _HANDED:
+            continue
+        if parameter.kind is parameter.KEYWORD_ONLY or at > len(found):
+            raise BadTopology(
+                f"{_called(method)}: {parameter.name!r} comes too late: put it before parameters "
+                "that are not given, and without a *"
+            )
+        found.append(parameter.name)
+    return tuple(found)
 
 
 def _checked(made: Computation) -> Computation:
@@ -167,8 +188,11 @@ def _checked(made: Computation) -> Computation:
         _count("concurrency", made.concurrency, CONCURRENCY_MAX)
     if not isinstance(made.policy, Policy | None):
         raise BadTopology(f"computation {made.name!r}: policy {made.policy!r} is no Policy(…)")
-    if not isinstance(made.version, str | None):
-        raise BadTopology(f"computation {made.name!r}: version {made.version!r}: a text")
+    if made.version is not None and not _is_version(made.version):
+        raise BadTopology(
+            f"computation {made.name!r}: version {made.version!r}: "
+            f"1 to {VERSION_CHARS_MAX} printable characters"
+        )
     if made.start not in ("earliest", "latest"):
         raise BadTopology(f"computation {made.name!r}: start {made.start!r}: earliest or latest")
     if not callable(made.handler):
@@ -180,17 +204,50 @@ def _checked(made: Computation) -> Computation:
 def _check_handler(made: Computation) -> None:
     handler = made.handler
     if not isinstance(handler, type):
-        _check_takes_records(made, handler, 0)
+        _check_takes(f"computation {made.name!r}: its function", handler, ("record",), 0)
         return
     if not callable(getattr(handler, "process", None)):
         raise BadTopology(f"class {handler.__name__}: it needs process(self, record, out)")
-    _check_takes_records(made, handler.process, 1)  # type: ignore[attr-defined]
+    for name, given in _METHODS.items():
+        method = getattr(handler, name, None)
+        if method is not None:
+            static = inspect.getattr_static(handler, name)
+            own = 0 if isinstance(static, staticmethod | classmethod) else 1
+            _check_takes(f"class {handler.__name__}: {name}", method, given, own)
+    for parameter in _parameters(handler):
+        if parameter.default is parameter.empty and parameter.kind not in _GATHERING:
+            raise BadTopology(
+                f"class {handler.__name__} takes {parameter.name!r}: it is made without "
+                "arguments; use init(self, ctx) and ctx.options"
+            )
 
 
-def _check_takes_records(made: Computation, method: Callable[..., Any], own: int) -> None:
-    if len(inspect.signature(method).parameters) <= own:
-        raise BadTopology(f"computation {made.name!r}: its function takes no record")
-    handed(method, own + 1)
+def _check_takes(what: str, method: Callable[..., Any], given: tuple[str, ...], own: int) -> None:
+    parameters = _parameters(method)[own:]
+    taken = [parameter for parameter in parameters if parameter.kind not in _NAMED_ONLY]
+    for at, name in enumerate(given):
+        if at >= len(taken) or taken[at].name in _HANDED:
+            raise BadTopology(f"{what} takes no {name}")
+    handed(method, own + len(given))
+
+
+def _parameters(method: Callable[..., Any]) -> list[inspect.Parameter]:
+    try:
+        return list(inspect.signature(method).parameters.values())
+    except (TypeError, ValueError):  # some built in functions have none that can be seen
+        raise BadTopology(
+            f"{_called(method)}: it does not tell what it takes; wrap it in a function"
+        ) from None
+
+
+def _called(method: Callable[..., Any]) -> str:
+    return str(getattr(method, "__qualname__", method))
+
+
+def _is_version(version: object) -> bool:
+    return (
+        isinstance(version, str) and 0 < len(version) <= VERSION_CHARS_MAX and version.isprintable()
+    )
 
 
 def _name(name: str | None, handler: Callable[..., Any]) -> str:
@@ -202,6 +259,8 @@ def _name(name: str | None, handler: Callable[..., Any]) -> str:
 
 
 def _streams(what: str, names: str | Sequence[str]) -> tuple[str, ...]:
+    if not isinstance(names, Sequence):
+        raise BadTopology(f"{what} {names!r}: a stream's name, or a list of them")
     listed = (names,) if isinstance(names, str) else tuple(names)
     for name in listed:
         checked_name(name)

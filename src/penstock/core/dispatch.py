@@ -9,16 +9,18 @@ number, and who reports another one than the lane has in hand comes too late: no
 A duty is, in this order of precedence,
 
     ending     its shard shall be let go: no slice is given, the one in flight may end
-    doubtful   the lane of its last slice was lost: nothing until the shard is granted anew
+    doubtful   its last slice may be committed or not: nothing until the shard is granted anew
     stopped    nothing until the shard is granted anew
     in flight  a lane has a slice of it
-    parked     nothing until its time has come
+    held back  its computation is stopped, or a lane still works on it under a grant that is over
+    parked     what has failed is tried again when its time has come, not before
     ready      there is something to do
-    idle       there is not
+    idle       there is not; or less than a batch, which may still wait
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
@@ -27,13 +29,16 @@ from typing import Literal, NamedTuple
 from penstock.core.model import ShardId
 
 Allocation = Literal["pool", "static"]
+State = Literal[
+    "ending", "doubtful", "stopped", "in flight", "held back", "parked", "ready", "idle"
+]  # fmt: skip
 
 SLICE_S = 0.1
 """About so much work is one slice."""
 SLICE_RECORDS_MAX = 8_192
 SLICE_RECORDS_FIRST = 64
 WARM_S = 0.1
-"""A lane takes a shard that it had before rather than one that has waited so much longer."""
+"""A shard that a free lane had before goes ahead of those that have waited up to so much longer."""
 
 
 class Duty(NamedTuple):
@@ -53,7 +58,7 @@ class Rules:
     concurrency: int | None = None
     """So many lanes at once; None: all."""
     capacity: int | None = None
-    """Of a batch computation: a slice is one batch."""
+    """Of a batch computation: a slice is one batch, even where others go record by record."""
     threshold_s: float = 0.0
     """So long a batch may wait to be full."""
 
@@ -91,7 +96,7 @@ class Hold:
     end: int
     """Of the shard, as far as is known."""
     since_s: float
-    """Since when it waits."""
+    """Since when it waits: its last report, or the first record after that."""
     given: Given | None = None
     last_lane: int | None = None
     """Which lane had its last slice, under this grant."""
@@ -99,12 +104,17 @@ class Hold:
     """Until when it is parked."""
     timer_s: float = inf
     """When it is to be called although there may be no record."""
+    called: bool = False
+    """The slice in flight is that call, whatever else it is."""
     ending_s: float | None = None
     """When it is let go at the latest."""
     doubtful: bool = False
     stopped: bool = False
     single: bool = False
     """Record by record."""
+    ready_s: float = inf
+    """From when on there is something to do; never, if time alone does not bring it. Follows from
+    all the above."""
 
 
 @dataclass(slots=True)
@@ -115,11 +125,10 @@ class Pace:
 
     def took(self, records: int, spent_s: float) -> None:
         """The next slice fits what this one has shown, and grows slowly."""
-        if records <= 0:
-            return
+        if records <= 0 or (records < self.records and spent_s <= SLICE_S):
+            return  # there was no more to do: that does not show how much would fit
         fitting = int(records * SLICE_S / max(spent_s, 1e-6))
-        most = min(self.records * 2, SLICE_RECORDS_MAX) if records >= self.records else self.records
-        self.records = max(1, min(fitting, most))
+        self.records = max(1, min(fitting, self.records * 2, SLICE_RECORDS_MAX))
 
 
 @dataclass(slots=True)
@@ -139,9 +148,10 @@ class Dispatch:
     """Lanes that work under a grant that is over, and when they are given up."""
     stopped: set[str] = field(default_factory=set)
     """Computations that get no slices."""
-    _busy: dict[str, int] = field(default_factory=dict)
     _pace: dict[str, Pace] = field(default_factory=dict)
     _numbers: int = 0
+    _dealt_s: float = -inf
+    """When `deal` was last called: what was ready then waits for a lane, not for a time."""
 
     # Shards come and go
 
@@ -158,13 +168,15 @@ class Dispatch:
     ) -> None:
         """Work on it may begin under this token: now, or when its time has come."""
         assert duty not in self.holds, f"{duty} has begun already"
-        self.holds[duty] = Hold(duty, token, at, end, now_s, parked_s=parked_s, single=single)
+        hold = Hold(duty, token, at, max(at, end), now_s, parked_s=parked_s, single=single)
+        self.holds[duty] = self._changed(hold)
 
     def revoke(self, duty: Duty, token: bytes, until_s: float) -> None:
         """It shall end by then; told twice, the earlier time stands."""
         hold = self._under(duty, token)
         if hold is not None:
             hold.ending_s = until_s if hold.ending_s is None else min(until_s, hold.ending_s)
+            self._changed(hold)
 
     def lose(self, duty: Duty, token: bytes, until_s: float) -> None:
         """Its grant is over, nothing of it can be committed. A lane that still works on it is
@@ -173,7 +185,8 @@ class Dispatch:
         if hold is not None:
             del self.holds[duty]
             if hold.given is not None:
-                self.leaving[hold.given.lane] = until_s
+                ending_s = inf if hold.ending_s is None else hold.ending_s
+                self.leaving[hold.given.lane] = min(until_s, ending_s)
 
     def gone(self, now_s: float) -> list[Hold]:
         """Those that shall end and have: nothing is in flight. They are forgotten."""
@@ -202,12 +215,14 @@ class Dispatch:
                 if hold.at >= hold.end and hold.given is None:
                     hold.since_s = now_s  # it was idle: it waits from now on
                 hold.end = end
+                self._changed(hold)
 
     def stop(self, computation: str) -> None:
         """No more slices of a computation; those in flight end."""
         self.stopped.add(computation)
 
     def start(self, computation: str) -> None:
+        """It gets slices again."""
         self.stopped.discard(computation)
 
     # Lanes
@@ -224,44 +239,52 @@ class Dispatch:
     def lane_lost(self, lane: int) -> Lost | None:
         """It does not come back; what it had in hand is in doubt until it is granted anew."""
         self.withdraw(lane)
+        for hold in self.holds.values():
+            if hold.last_lane == lane:
+                hold.last_lane = None  # a lane that gets this number later remembers nothing
         given = self.in_hand.get(lane)
         if given is None:
             return None
-        hold = self._released(given)
-        if hold is not None:
-            hold.doubtful = True
+        worked_on = self._released(given)
+        if worked_on is not None:
+            worked_on.doubtful = True
+            self._changed(worked_on)
         return Lost(lane, given.duty, given.token)
 
     def deal(self, now_s: float) -> list[Given]:
         """Slices for the lanes that wait."""
+        self._dealt_s = now_s
         dealt: list[Given] = []
-        if not self.waiting:
-            return dealt
-        ready = [hold for hold in self.holds.values() if self._is_ready(hold, now_s)]
-        while ready:
-            pairs = [
-                (self._wish(lane, hold), -place, lane, hold)
-                for place, lane in enumerate(self.waiting)
-                for hold in ready
-                if self._may(lane, hold)
-            ]
-            if not pairs:
-                break
-            _, _, lane, hold = max(pairs, key=lambda pair: pair[:2])
-            dealt.append(self._give(lane, hold))
-            ready.remove(hold)
+        while self.waiting and (found := self._next(now_s)) is not None:
+            dealt.append(self._give(*found, now_s))
         return dealt
 
     def wake_s(self) -> float:
-        """When something becomes ready that is not, if nothing is reported until then."""
+        """Asked right after `deal`: when something becomes ready or overdue that is not, if nothing
+        is reported until then."""
         times = [inf, *self.leaving.values()]
         for hold in self.holds.values():
-            if hold.given is not None:
-                if hold.ending_s is not None:
-                    times.append(hold.ending_s)
-            elif not (hold.ending_s is not None or hold.doubtful or hold.stopped):
-                times.append(self._ready_s(hold))
+            if hold.ending_s is not None and hold.given is not None:
+                times.append(hold.ending_s)
+            elif hold.ready_s > self._dealt_s and hold.duty.computation not in self.stopped:
+                times.append(hold.ready_s)
         return min(times)
+
+    def state(self, hold: Hold, now_s: float) -> State:
+        """How it stands: the first that is true, of those above."""
+        if hold.ending_s is not None:
+            return "ending"
+        if hold.doubtful:
+            return "doubtful"
+        if hold.stopped:
+            return "stopped"
+        if hold.given is not None:
+            return "in flight"
+        if hold.duty.computation in self.stopped or hold.duty in self._left():
+            return "held back"
+        if hold.ready_s <= now_s:
+            return "ready"
+        return "idle" if hold.parked_s is None else "parked"
 
     # Reports
 
@@ -270,31 +293,37 @@ class Dispatch:
     ) -> Hold | None:
         """Everything before ``next`` is committed; None if this comes too late."""
         hold = self._reported(lane, number, next, now_s)
-        if hold is not None:
-            self._pace_of(hold.duty.computation).took(records, spent_s)
-        return hold
+        if hold is None:
+            return None
+        self._pace_of(hold.duty.computation).took(records, spent_s)
+        if hold.called:
+            hold.timer_s = inf
+        return self._changed(hold)
 
     def park(self, lane: int, number: int, next: int, until_s: float, now_s: float) -> Hold | None:
-        """The record at ``next`` has failed: nothing of the shard until its time has come."""
+        """What begins at ``next`` has failed: nothing of the shard until its time has come."""
         hold = self._reported(lane, number, next, now_s)
-        if hold is not None:
-            hold.parked_s = until_s
-        return hold
+        if hold is None:
+            return None
+        hold.parked_s = until_s
+        return self._changed(hold)
 
     def stop_shard(self, lane: int, number: int, next: int, now_s: float) -> Hold | None:
         """The record at ``next`` has failed for good: nothing until it is granted anew."""
         hold = self._reported(lane, number, next, now_s)
-        if hold is not None:
-            hold.stopped = True
-        return hold
+        if hold is None:
+            return None
+        hold.stopped = True
+        return self._changed(hold)
 
     def doubt(self, lane: int, number: int, now_s: float) -> Hold | None:
         """It could not be told whether the slice was committed, or it was refused: nothing until
         the shard is granted anew."""
         hold = self._reported(lane, number, None, now_s)
-        if hold is not None:
-            hold.doubtful = True
-        return hold
+        if hold is None:
+            return None
+        hold.doubtful = True
+        return self._changed(hold)
 
     def single(self, duty: Duty, single: bool) -> None:
         """Whether it goes on record by record."""
@@ -303,10 +332,12 @@ class Dispatch:
             hold.single = single
 
     def timer(self, duty: Duty, at_s: float) -> None:
-        """It is to be called at that time, although there may be no record."""
+        """It is to be called at that time, although there may be no record. Any slice that is
+        given then or later is that call, and it is over when one of them is done."""
         hold = self.holds.get(duty)
         if hold is not None:
-            hold.timer_s = at_s
+            hold.timer_s, hold.called = at_s, False
+            self._changed(hold)
 
     # Below
 
@@ -314,39 +345,66 @@ class Dispatch:
         hold = self.holds.get(duty)
         return hold if hold is not None and hold.token == token else None
 
+    def _left(self) -> set[Duty]:
+        """What lanes still work on under grants that are over."""
+        return {self.in_hand[lane].duty for lane in self.leaving}
+
+    def _changed(self, hold: Hold) -> Hold:
+        """From when on it is ready is worked out once, not each time a lane asks."""
+        out = hold.doubtful or hold.stopped or hold.ending_s is not None or hold.given is not None
+        hold.ready_s = inf if out else self._ready_s(hold)
+        return hold
+
     def _ready_s(self, hold: Hold) -> float:
-        """From when on there is something to do; never if it must come from elsewhere."""
-        waits = self.rules[hold.duty.computation]
+        if hold.parked_s is not None:
+            # What failed has waited for its batch or its timer before, and does not do so again.
+            return max(hold.parked_s, hold.since_s)
+        at_s = max(hold.timer_s, hold.since_s)
         left = hold.end - hold.at
-        at_s = inf
         if left > 0:
-            full = waits.capacity is None or left >= waits.capacity
-            at_s = hold.since_s if full else hold.since_s + waits.threshold_s
-        at_s = min(at_s, hold.timer_s)
-        return at_s if hold.parked_s is None else max(at_s, hold.parked_s)
+            rules = self.rules[hold.duty.computation]
+            full = rules.capacity is None or left >= rules.capacity
+            at_s = min(at_s, hold.since_s if full else hold.since_s + rules.threshold_s)
+        return at_s
 
-    def _is_ready(self, hold: Hold, now_s: float) -> bool:
-        if hold.given is not None or hold.ending_s is not None or hold.doubtful or hold.stopped:
-            return False
-        if self.leaving and any(self.in_hand[lane].duty == hold.duty for lane in self.leaving):
-            return False
-        return hold.duty.computation not in self.stopped and self._ready_s(hold) <= now_s
+    def _next(self, now_s: float) -> tuple[int, Hold] | None:
+        """Which waiting lane gets what: the duty that waits longest goes to the lane that had it,
+        else to the one that asked first."""
+        places = self.lanes if self.allocation == "static" else 1
+        asked: dict[int, int] = {}
+        for lane in self.waiting:
+            asked.setdefault(lane % places, lane)
+        closed = self.stopped | self._full()
+        left = self._left()
+        best: tuple[int, Hold] | None = None
+        best_s = inf
+        for hold in self.holds.values():
+            since_s = hold.ready_s
+            if since_s > now_s or since_s - WARM_S >= best_s:
+                continue
+            taker = asked.get(hold.duty.shard.index % places)
+            if hold.last_lane in self.waiting:
+                taker, since_s = hold.last_lane, since_s - WARM_S
+            if taker is None or since_s >= best_s:
+                continue
+            if hold.duty.computation not in closed and hold.duty not in left:
+                best, best_s = (taker, hold), since_s
+        return best
 
-    def _may(self, lane: int, hold: Hold) -> bool:
-        most = self.rules[hold.duty.computation].concurrency
-        if most is not None and self._busy.get(hold.duty.computation, 0) >= most:
-            return False
-        return self.allocation == "pool" or hold.duty.shard.index % self.lanes == lane % self.lanes
+    def _full(self) -> set[str]:
+        """Computations that have as many lanes as they may."""
+        busy = Counter(given.duty.computation for given in self.in_hand.values())
+        return {
+            name
+            for name, rules in self.rules.items()
+            if rules.concurrency is not None and busy[name] >= rules.concurrency
+        }
 
-    def _wish(self, lane: int, hold: Hold) -> float:
-        """How much a lane wants it: the longer it waits, and if the lane had it before."""
-        return -hold.since_s + (WARM_S if hold.last_lane == lane else 0.0)
-
-    def _give(self, lane: int, hold: Hold) -> Given:
+    def _give(self, lane: int, hold: Hold, now_s: float) -> Given:
         self._numbers += 1
-        waits = self.rules[hold.duty.computation]
-        most = waits.capacity or self._pace_of(hold.duty.computation).records
-        most = 1 if hold.single and waits.capacity is None else most
+        most = self.rules[hold.duty.computation].capacity
+        if most is None:
+            most = 1 if hold.single else self._pace_of(hold.duty.computation).records
         given = Given(
             lane,
             self._numbers,
@@ -358,9 +416,9 @@ class Dispatch:
         )
         del self.waiting[lane]
         self.in_hand[lane] = given
-        self._busy[hold.duty.computation] = self._busy.get(hold.duty.computation, 0) + 1
         hold.given, hold.last_lane = given, lane
-        hold.parked_s, hold.timer_s = None, inf
+        hold.parked_s, hold.called = None, hold.timer_s <= now_s
+        self._changed(hold)
         return given
 
     def _reported(self, lane: int, number: int, next: int | None, now_s: float) -> Hold | None:
@@ -380,7 +438,6 @@ class Dispatch:
         """The lane has it in hand no more; the hold, if it is still the one it was given of."""
         del self.in_hand[given.lane]
         self.leaving.pop(given.lane, None)
-        self._busy[given.duty.computation] -= 1
         hold = self.holds.get(given.duty)
         if hold is None or hold.given is not given:
             return None

@@ -27,14 +27,14 @@ class Policy:
 
     retries: int = 20
     """How often a record is tried again."""
-    delay: Duration = "1s"
+    delay: Duration = field(default="1s", compare=False)
     """What the first retry waits; each further one twice as long,"""
-    delay_max: Duration = "60s"
+    delay_max: Duration = field(default="60s", compare=False)
     """but no longer than this."""
     then: Then = "stop"
     """When all have failed: stop the shard until a person resumes it or new code comes, skip the
     record, or put it with the reason into the computation's dead letters and go on."""
-    timeout: Duration | None = None
+    timeout: Duration | None = field(default=None, compare=False)
     """How long one record may take: then its lane is given up, and the attempt has failed."""
     no_retry: tuple[type[BaseException], ...] = ()
     """Errors that trying again would not help, beside `NoRetry`."""
@@ -43,9 +43,9 @@ class Policy:
     dead_letters_max: int = 100
     """More dead letters than this among the last 1,000 records stop the shard instead."""
 
-    delay_s: float = field(init=False, repr=False, compare=False)
-    delay_s_max: float = field(init=False, repr=False, compare=False)
-    timeout_s: float | None = field(init=False, repr=False, compare=False)
+    delay_s: float = field(init=False, repr=False)
+    delay_s_max: float = field(init=False, repr=False)
+    timeout_s: float | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         _check_count("retries", self.retries, 0)

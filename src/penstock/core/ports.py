@@ -319,6 +319,12 @@ class Membership(Protocol):
     def move(self, grant: Grant, to: int) -> None:
         """Move the checkpoint, stored on return: the grant is over, a new one comes."""
 
+    def fence(self, grant: Grant) -> None:
+        """Whoever works under this grant shall not commit any more: it is over, a new one comes."""
+
+    def stop(self, grant: Grant) -> None:
+        """The shard is given to nobody until it is resumed: the grant is over."""
+
     def finished(self, grant: Grant) -> None:
         """The shard is closed, and committed to its end."""
 

@@ -29,7 +29,10 @@ SCHEMA = pa.schema(
 """A batch on its way in: types that Spark takes everywhere."""
 OFFSET_FIELD = pa.field("offset", pa.int64(), False)
 TIMESTAMP = SCHEMA.get_field_index("timestamp")
+SEQUENCE = SCHEMA.get_field_index("sequence")
+FLAGS = SCHEMA.get_field_index("flags")
 HEADERS = SCHEMA.get_field_index("headers")
+TRACE = SCHEMA.get_field_index("trace")
 _DEFAULT_ROWS = 4096
 
 

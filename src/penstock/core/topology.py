@@ -41,6 +41,7 @@ class Topology:
         """Upstream first; else in the order given."""
         self.declared = {checked_name(s): _settings(s, made) for s, made in (streams or {}).items()}
         """How streams are made that are not there yet."""
+        _check_declared(self)
 
     def __getitem__(self, name: str) -> Computation:
         for each in self.computations:
@@ -97,6 +98,20 @@ def _check(computations: tuple[Computation, ...]) -> None:
                     f"{each.name!r} writes {stream!r}: those are the dead letters of "
                     f"{letters[stream]!r}"
                 )
+        if each.dead_letters in each.inputs:
+            raise BadTopology(
+                f"{each.name!r} reads its own dead letters: give them to another computation"
+            )
+
+
+def _check_declared(topology: Topology) -> None:
+    letters = [each.dead_letters for each in topology.computations]
+    for stream in topology.declared:
+        if stream not in topology.streams and stream not in letters:
+            raise BadTopology(
+                f"stream {stream!r} is declared, but nothing here reads or writes it: there are "
+                f"{', '.join(topology.streams)}"
+            )
 
 
 def _ordered(computations: tuple[Computation, ...]) -> tuple[Computation, ...]:
@@ -109,7 +124,7 @@ def _ordered(computations: tuple[Computation, ...]) -> tuple[Computation, ...]:
     try:
         sorter.prepare()
     except CycleError as error:
-        circle = " -> ".join(step.removeprefix(_mark("")) for step in reversed(error.args[1]))
+        circle = " -> ".join(step.removeprefix(_mark("")) for step in error.args[1])
         raise BadTopology(f"the computations go in a circle: {circle}") from None
     by_mark = {_mark(each.name): each for each in computations}
     found: list[Computation] = []
@@ -126,6 +141,8 @@ def _mark(computation: str) -> str:
 
 
 def _settings(stream: str, made: Mapping[str, Any]) -> dict[str, Any]:
+    if not isinstance(made, Mapping):
+        raise BadTopology(f"stream {stream!r}: {made!r}: settings like {{'shards': 4}}")
     for key in made:
         if key not in STREAM_SETTINGS:
             raise BadTopology(

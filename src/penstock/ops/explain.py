@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from penstock.core.attempts import Attempts
 from penstock.core.events import (
     Configure,
     Delete,
@@ -27,7 +28,9 @@ from penstock.core.model import ShardId
 from penstock.core.quantities import shown_duration
 from penstock.core.standing import Group, Standing
 from penstock.ops.ranges import shown_shards
-from penstock.run.groups import Position
+from penstock.ops.times import utc
+from penstock.ops.troubles import attempts_view, because, trouble
+from penstock.run.seeks import Position
 
 TOO_LARGE = "a change too large to tell"
 _ANCESTORS_SHOWN = 5
@@ -40,6 +43,8 @@ class Chapter(NamedTuple):
     at_ms: int
     cause: str
     became: str
+    stopped: bool = False
+    """Whether the shard was, after it."""
 
 
 @dataclass
@@ -70,9 +75,11 @@ def told(group: Group, steps: Iterable[tuple[Entry, Group, Group]]) -> Told:
         found.causes[entry.version] = cause
         moved = found.moved[entry.version] = {}
         for shard in _changed(before, after):
-            became = _became(before.shards.get(shard), after.shards.get(shard))
+            stands = after.shards.get(shard)
+            became = _became(before.shards.get(shard), stands)
             moved.setdefault(became, []).append(shard)
-            chapter = Chapter(entry.version, entry.at_ms, cause, became)
+            stopped = stands is not None and stands.stopped
+            chapter = Chapter(entry.version, entry.at_ms, cause, became, stopped)
             found.chapters.setdefault(shard, []).append(chapter)
         end = after
     if end == group:
@@ -126,30 +133,36 @@ def why(
     positions: Mapping[ShardId, Position],
     chapters: list[Chapter],
     dead: Collection[str] = (),
+    attempts: Attempts | None = None,
 ) -> str:
     """Why a shard stands as it does; ``dead`` are members whose processes are."""
     standing = group.shards.get(shard)
     if standing is None:
         return "not known to the group: read to its end and forgotten, or not heard of yet"
     since = _since(chapters)
+    found = trouble(attempts, positions.get(shard), standing.stopped)
+    told = attempts_view(shard, found)
     match standing.state:
         case "held":
             cause = "".join(f": {t.cause}" for t in chapters if t.version == standing.granted)
             gone = ""
             if standing.owner in dead:
                 gone = "; its process is dead, and nobody has come who takes it over"
-            return f"held by {standing.owner} since version {standing.granted}{cause}{gone}"
+            again = f"; it is tried again {because(told)}" if told else ""
+            return f"held by {standing.owner} since version {standing.granted}{cause}{gone}{again}"
         case "moving" if standing.next is not None:
             to = f"promised to {standing.next}"
             return f"{to}, waits for {standing.owner} to let go{since}"
         case "moving":
-            instead = "it was stopped" if standing.stopped else _not_dealt(shard, group)
+            instead = _not_dealt(shard, group)
+            if standing.stopped:
+                instead = _stopped(told, chapters)
             return f"waits for {standing.owner} to let go{since}: {instead}"
         case "waiting":
             return f"waits for its ancestors: {_ancestors(shard, group, positions)}"
         case "free":
             return f"free{since}: " + (
-                "it was stopped, and is given to nobody until it is resumed"
+                f"{_stopped(told, chapters)}, and is given to nobody until it is resumed"
                 if standing.stopped
                 else _not_dealt(shard, group)
             )
@@ -214,6 +227,17 @@ def _configured(event: Configure) -> str:
 
 def _since(chapters: list[Chapter]) -> str:
     return f" since version {chapters[-1].version} ({chapters[-1].cause})" if chapters else ""
+
+
+def _stopped(told: Mapping[str, Any] | None, chapters: list[Chapter]) -> str:
+    """Since when, as far as that is known, and why."""
+    at = None if told is None else told["at"]
+    for chapter in reversed(chapters):
+        if not chapter.stopped:
+            break
+        at = utc(chapter.at_ms)
+    since = f" at {at}" if at else ""
+    return f"it was stopped{since}" + (f" {because(told)}" if told is not None else "")
 
 
 def _not_dealt(shard: ShardId, group: Group) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
 from typing import Any
 
+from penstock.core.attempts import Attempts
+from penstock.core.events import Stop
 from penstock.core.journal import Entry
 from penstock.core.model import Bounds, Record, ShardId, StreamInfo
 from penstock.core.ports import Sign
@@ -14,7 +15,9 @@ from penstock.core.quantities import shown_duration, shown_size
 from penstock.core.standing import Group, Standing
 from penstock.ops.explain import Told, happened, why
 from penstock.ops.ranges import shown_shards
-from penstock.run.groups import Position, Seek
+from penstock.ops.times import utc
+from penstock.ops.troubles import attempts_view, trouble
+from penstock.run.seeks import Position, Seek
 
 
 def stream_view(info: StreamInfo, bounds: Mapping[int, Bounds]) -> dict[str, Any]:
@@ -26,7 +29,7 @@ def stream_view(info: StreamInfo, bounds: Mapping[int, Bounds]) -> dict[str, Any
         "codec": info.codec,
         "routing": info.routing,
         "retention": _retention(info),
-        "created": _utc(info.created_ms),
+        "created": utc(info.created_ms),
     }
 
 
@@ -57,7 +60,7 @@ def record_view(record: Record) -> dict[str, Any]:
         "stream": record.stream,
         "shard": record.shard,
         "offset": record.offset,
-        "timestamp": _utc(record.timestamp_ms),
+        "timestamp": utc(record.timestamp_ms),
         **_bytes_view("key", record.key_bytes),
         **_value_view(record),
         "headers": [{"name": n, **_bytes_view("value", v)} for n, v in record.headers],
@@ -91,9 +94,12 @@ def group_view(
     unread: Mapping[ShardId, Record],
     entries: Iterable[Entry],
     now_ms: int,
+    attempts: Mapping[ShardId, Attempts] | None = None,
 ) -> dict[str, Any]:
     """One group: attributes, members, shards."""
+    entries = list(entries)
     times = {entry.version: entry.at_ms for entry in entries}
+    stops = {e.event.shard: e.at_ms for e in entries if isinstance(e.event, Stop)}
     return {
         "group": group.name,
         "version": group.version,
@@ -108,6 +114,13 @@ def group_view(
             {
                 **_standing_view(shard, group, positions.get(shard), times),
                 **_position_view(positions.get(shard), unread.get(shard), now_ms),
+                **_trouble_view(
+                    shard,
+                    group,
+                    positions.get(shard),
+                    (attempts or {}).get(shard),
+                    stops.get(shard),
+                ),
             }
             for shard in sorted(group.shards.keys() | positions.keys())
         ],
@@ -141,7 +154,7 @@ def _standing_view(
         "owner": standing.owner,
         "next": standing.next,
         "epoch": standing.epoch,
-        "since": None if since_ms is None else _utc(since_ms),
+        "since": None if since_ms is None else utc(since_ms),
     }
 
 
@@ -153,6 +166,24 @@ def _position_view(position: Position | None, unread: Record | None, now_ms: int
         "end": position.bounds.end,
         "lag": position.lag,
         "lag_s": _age_s(position, unread, now_ms),
+    }
+
+
+def _trouble_view(
+    shard: ShardId,
+    group: Group,
+    position: Position | None,
+    attempts: Attempts | None,
+    stopped_ms: int | None,
+) -> dict[str, Any]:
+    standing = group.shards.get(shard)
+    stopped = standing is not None and standing.stopped
+    told = trouble(attempts, position, stopped)
+    if stopped_ms is None and told is not None:
+        stopped_ms = told.at_ms or None  # the journal does not reach back: it was soon after
+    return {
+        "stopped_since": utc(stopped_ms) if stopped and stopped_ms is not None else None,
+        "attempts": attempts_view(shard, told),
     }
 
 
@@ -206,7 +237,7 @@ def latency_views(
                 "shard": shard,
                 "lag": lag,
                 "latency_s": latency_s if lag else 0.0,
-                "time": None if oldest is None else _utc(oldest.timestamp_ms),
+                "time": None if oldest is None else utc(oldest.timestamp_ms),
                 "key": None if oldest is None else oldest.key,
             }
         )
@@ -245,6 +276,7 @@ def seek_views(plan: Iterable[Seek]) -> list[dict[str, Any]]:
             "to": seek.to,
             "skipped": seek.skipped,
             "repeated": seek.repeated,
+            "resumes": seek.resumes,
         }
         for seek in plan
     ]
@@ -255,7 +287,7 @@ def history_views(entries: Iterable[Entry], told: Told) -> list[dict[str, Any]]:
     return [
         {
             "version": entry.version,
-            "time": _utc(entry.at_ms),
+            "time": utc(entry.at_ms),
             "what": told.causes.get(entry.version) or happened(entry.event),
             "moved": _moved_view(told.moved.get(entry.version)),
         }
@@ -275,6 +307,7 @@ def explanation(
     positions: Mapping[ShardId, Position],
     told: Told,
     signs: Mapping[str, Sign | None] | None = None,
+    attempts: Mapping[ShardId, Attempts] | None = None,
 ) -> dict[str, Any]:
     """Why each shard is where it is, and how it came there."""
     dead = {member for member, sign in (signs or {}).items() if sign and not sign.alive}
@@ -287,11 +320,18 @@ def explanation(
             {
                 "shard": str(shard),
                 "state": group.shards[shard].state if shard in group.shards else None,
-                "why": why(shard, group, positions, told.chapters.get(shard, []), dead),
+                "why": why(
+                    shard,
+                    group,
+                    positions,
+                    told.chapters.get(shard, []),
+                    dead,
+                    (attempts or {}).get(shard),
+                ),
                 "story": [
                     {
                         "version": chapter.version,
-                        "time": _utc(chapter.at_ms),
+                        "time": utc(chapter.at_ms),
                         "what": chapter.cause,
                         "became": chapter.became,
                     }
@@ -327,8 +367,3 @@ def _retention(info: StreamInfo) -> str:
     if info.retention_bytes is not None:
         kept.append(f"{shown_size(info.retention_bytes)} per shard")
     return " or ".join(kept) or "for ever"
-
-
-def _utc(timestamp_ms: int) -> str:
-    text = datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
-    return text.replace("+00:00", "Z")

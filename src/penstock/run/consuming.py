@@ -77,7 +77,7 @@ def made_consumer(
     )
     if limits.min_bytes > limits.max_bytes:
         raise BadSetting(f"min_bytes {min_bytes} is more than max_bytes {max_bytes}")
-    own_name = _default_name() if name is None else name
+    own_name = default_name() if name is None else name
     if not isinstance(own_name, str):
         raise BadSetting(f"name {name!r}: text, its own for each consumer, or none")
     membership: Membership
@@ -177,5 +177,5 @@ def _size(what: str, value: Size) -> int:
     return nbytes
 
 
-def _default_name() -> str:
+def default_name() -> str:
     return f"{socket.gethostname()[:100]}-{os.getpid()}-{secrets.token_hex(3)}"

@@ -32,6 +32,12 @@ class FixedShards:
     def move(self, grant: Grant, to: int) -> None:
         self._turns.append(Begin(grant, to))
 
+    def fence(self, grant: Grant) -> None:
+        raise BadSetting("there is nobody to fence without a group: give one, group=…")
+
+    def stop(self, grant: Grant) -> None:
+        raise BadSetting("there is nothing to stop without a group: give one, group=…")
+
     def finished(self, grant: Grant) -> None:
         pass
 

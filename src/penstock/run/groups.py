@@ -4,75 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
-from functools import partial
-from typing import Literal, NamedTuple
 
 from penstock.core import journal, keys
 from penstock.core.assign import Allocator
+from penstock.core.attempts import Attempts
 from penstock.core.checkpoint import Checkpoint
 from penstock.core.errors import (
     BadSetting,
     Contended,
     Damaged,
-    GroupInUse,
     OffsetOutOfRange,
     UnknownGroup,
     UnknownStream,
 )
-from penstock.core.events import Delete, Denied, Evict, ForceCheckpoint, Swept
+from penstock.core.events import Delete, Denied, ForceCheckpoint, Swept
 from penstock.core.group_bytes import decoded, title
 from penstock.core.journal import Entry
-from penstock.core.model import Bounds, Record, ShardId, StreamInfo
+from penstock.core.model import Record, RecordId, ShardId, StreamInfo
 from penstock.core.names import checked_name
 from penstock.core.ports import Backend, Sign
 from penstock.core.quantities import instant_ms
 from penstock.core.reading import check_shard
 from penstock.core.standing import Group
 from penstock.run.coordinator import Coordinator
+from penstock.run.occupants import Occupants
 from penstock.run.rows import now_ms as wall_ms
-
-Where = Literal["earliest", "latest"] | int | datetime | timedelta
-"""Where to read next: an offset, the first record not earlier than a time, or so long ago."""
-
-TRIES_MAX = 8
-
-
-class Position(NamedTuple):
-    """How far a group has come in a shard of a stream that is there."""
-
-    stream: StreamInfo
-    shard: int
-    checkpoint: int | None
-    """None: nothing was committed."""
-    bounds: Bounds
-
-    @property
-    def next(self) -> int:
-        """The first kept record that is still to be read."""
-        return max(self.checkpoint or 0, self.bounds.start)
-
-    @property
-    def lag(self) -> int:
-        return Checkpoint(self.next).lag(self.bounds)
-
-    @property
-    def closed(self) -> bool:
-        return not self.stream.shards[self.shard].open
-
-
-class Seek(NamedTuple):
-    """A checkpoint to be moved."""
-
-    shard: ShardId
-    checkpoint: int | None
-    to: int
-    skipped: int
-    """Records that will not be read."""
-    repeated: int
-    """Records that will be read once more."""
-    finished: bool
-    """The shard is closed, and this is its end."""
-    parents: tuple[int, ...]
+from penstock.run.seeks import Position, Seek, Where, check_is_next, seek_of
+from penstock.run.troubles import TRIES_MAX, Troubles
 
 
 class Groups:
@@ -88,6 +46,8 @@ class Groups:
         self._backend = backend
         self._now_ms = now_ms
         self._coordinator = Coordinator(backend, allocators, now_ms=now_ms)
+        self._occupants = Occupants(lambda: backend.liveness, self._coordinator)
+        self._troubles = Troubles(backend, self._coordinator)
 
     # What there is
 
@@ -135,13 +95,16 @@ class Groups:
         found = {}
         for info in self._infos(group, stream):
             for shard in info.shards:
-                key = keys.checkpoint_key(group.name, info.id, shard.index)
-                stored = self._backend.get(key)
-                checkpoint = None if stored is None else Checkpoint.decoded(stored.value).next
+                checkpoint = self._checkpoint(group.name, info.id, shard.index)
                 bounds = self._backend.bounds(info, shard.index)
                 position = Position(info, shard.index, checkpoint, bounds)
                 found[ShardId(info.name, shard.index)] = position
         return found
+
+    def attempts(self, group: Group, stream: str | None = None) -> dict[ShardId, Attempts]:
+        """What is known of the attempts at the next records, where anything is stored; for the same
+        shards as `positions`."""
+        return self._troubles.attempts(group, self._infos(group, stream))
 
     def unread(self, positions: Mapping[ShardId, Position]) -> dict[ShardId, Record]:
         """The oldest record that is still to be read, where there is one that can be."""
@@ -171,6 +134,10 @@ class Groups:
             for batch in reading.batches:
                 found[shard] = next(iter(batch.records()))
         return found
+
+    def _checkpoint(self, name: str, stream_id: int, shard: int) -> int | None:
+        stored = self._backend.get(keys.checkpoint_key(name, stream_id, shard))
+        return None if stored is None else Checkpoint.decoded(stored.value).next
 
     def _infos(self, group: Group, stream: str | None) -> list[StreamInfo]:
         if stream is not None and stream not in group.streams:
@@ -229,7 +196,7 @@ class Groups:
             for index in shards if positions else ():
                 check_shard(next(iter(positions.values())).stream, index)
             positions = {s: p for s, p in positions.items() if s.index in shards}
-        return [_seek(s, p, self._target(p, where)) for s, p in positions.items()]
+        return [seek_of(s, p, self._target(p, where)) for s, p in positions.items()]
 
     def seek(
         self,
@@ -243,43 +210,67 @@ class Groups:
         moved. `GroupInUse` while members live: ``force`` fences those who work there."""
         return self.move(name, self.plan(name, where, stream, shards), force)
 
-    def plan_skip(self, name: str, shard: ShardId, records: int = 1) -> Seek:
+    def plan_skip(self, name: str, what: ShardId | RecordId, records: int = 1) -> Seek:
         """What `skip` would do; nothing is done."""
         if isinstance(records, bool) or not isinstance(records, int) or records < 1:
             raise BadSetting(f"skip {records!r} records: a whole number from 1")
-        positions = self.positions(self.load(name), shard.stream)
+        shard = ShardId(what.stream, what.shard) if isinstance(what, RecordId) else what
+        group = self.load(name)
+        positions = self.positions(group, shard.stream)
         if not positions:
             raise UnknownStream(shard.stream)
         check_shard(next(iter(positions.values())).stream, shard.index)
         position = positions[shard]
+        if isinstance(what, RecordId):
+            check_is_next(name, what, records, position)
         to = Checkpoint().moved(shard, position.next + records, position.bounds).next
-        return _seek(shard, position, to)
+        standing = group.shards.get(shard)
+        resumes = standing is not None and standing.stopped
+        return seek_of(shard, position, to)._replace(resumes=resumes)
 
-    def skip(self, name: str, shard: ShardId, records: int = 1, force: bool = False) -> Seek:
-        """Leave out the next records of a shard; what was moved. `GroupInUse` as in `seek`."""
-        seek = self.plan_skip(name, shard, records)
+    def skip(
+        self, name: str, what: ShardId | RecordId, records: int = 1, force: bool = False
+    ) -> Seek:
+        """Leave out the next records of a shard, or the one that is named; what was moved. A
+        stopped shard goes on. `GroupInUse` as in `seek`, but not for a stopped shard that is
+        nobody's any more."""
+        seek = self.plan_skip(name, what, records)
         self.move(name, [seek], force)
         return seek
 
+    def resume(self, name: str, shard: ShardId | None = None) -> list[ShardId]:
+        """Let the stopped shards go on, or one of them, with all their retries; which they are.
+        An error if nothing is stopped."""
+        group = self.load(name)
+        if shard is not None:
+            for info in self._infos(group, shard.stream):
+                check_shard(info, shard.index)
+        return self._troubles.resume(group, shard)
+
     def move(self, name: str, plan: Collection[Seek], force: bool = False) -> list[Seek]:
         """Carry out a plan, shard by shard; what was moved."""
-        self._evict_dead(name)
-        self._check_unused(name, force)
+        self._occupants.evict_dead(name)
+        if not plan or not all(seek.resumes for seek in plan):
+            self._occupants.check_unused(name, force)
         moved = []
         for seek in plan:
             # Who works ahead of a checkpoint that stays is fenced too, if it is forced.
             if force or seek.checkpoint != seek.to:
                 self._force(name, seek, force)
                 moved.append(seek)
+            if seek.resumes:
+                self._troubles.go_on(self.load(name), seek.shard)
         return moved
 
     def delete(self, name: str, force: bool = False) -> None:
         """Delete a group with its checkpoints and state, for good; its journal stays.
         `GroupInUse` as in `seek`."""
-        self._evict_dead(name)
-        self._check_unused(name, force)
+        self._occupants.evict_dead(name)
+        self._occupants.check_unused(name, force)
         born = self.load(name).born
-        reply = self._coordinator.apply(name, Delete(born), self._still_unused(name, force))
+        reply = self._coordinator.apply(
+            name, Delete(born), self._occupants.still_unused(name, force)
+        )
         if isinstance(reply, Denied):
             raise Contended(name, 1)
         # Any event lets the coordinator sweep what the group left; this one says nothing new.
@@ -304,55 +295,32 @@ class Groups:
         return self._backend.offset_at(position.stream, position.shard, at_ms)
 
     def _force(self, name: str, seek: Seek, force: bool) -> None:
+        unused = self._occupants.still_unused(name, force)
         for _ in range(TRIES_MAX):
             group = self.load(name)
             standing = group.shards.get(seek.shard)
             epoch = group.floor if standing is None else standing.epoch
+            if seek.resumes:
+                self._check_still_stopped(group, seek)
             event = ForceCheckpoint(seek.shard, epoch, seek.to, seek.finished, seek.parents)
-            reply = self._coordinator.apply(name, event, self._still_unused(name, force))
+            # What is stopped and nobody's can be given to nobody under this epoch.
+            idle = seek.resumes and standing is not None and standing.owner is None
+            reply = self._coordinator.apply(name, event, None if idle else unused)
             if not isinstance(reply, Denied):
                 return
         raise Contended(name, TRIES_MAX)
 
-    def _evict_dead(self, name: str) -> None:
-        for member, known in self.load(name).members.items():
-            who = member, known.incarnation
-            if self._is_dead(name, *who):
-                still = partial(self._is_dead, name, *who)
-                self._coordinator.apply(name, Evict(*who, "dead"), still)
-                if member not in self._coordinator.load(name).members:
-                    self._backend.liveness.leave(name, *who)
-
-    def _is_dead(self, name: str, member: str, incarnation: int) -> bool:
-        """For sure: who never gave a sign may still be on its way."""
-        sign = self._backend.liveness.sign(name, member, incarnation)
-        return sign is not None and not sign.alive
-
-    def _check_unused(self, name: str, force: bool) -> None:
-        members = self._coordinator.load(name).members
-        if members and not force:
-            raise GroupInUse(name, sorted(members))
-
-    def _still_unused(self, name: str, force: bool) -> Callable[[], bool]:
-        """Asked right before writing: whoever joined meanwhile is not fenced unasked."""
-
-        def still() -> bool:
-            self._check_unused(name, force)
-            return True
-
-        return still
-
-
-def _seek(shard: ShardId, position: Position, to: int) -> Seek:
-    return Seek(
-        shard,
-        position.checkpoint,
-        to,
-        skipped=max(to - position.next, 0),
-        repeated=max(position.next - to, 0),
-        finished=position.closed and to == position.bounds.end,
-        parents=position.stream.shards[position.shard].parents,
-    )
+    def _check_still_stopped(self, group: Group, seek: Seek) -> None:
+        """Somebody may have let it go on meanwhile: then its checkpoint is not moved back."""
+        shard = seek.shard
+        standing = group.shards.get(shard)
+        stopped = standing is not None and standing.stopped
+        at = self._checkpoint(group.name, group.streams.get(shard.stream, 0), shard.index)
+        if not stopped or at != seek.checkpoint:
+            raise BadSetting(
+                f"{shard} was resumed or moved meanwhile: nothing was skipped; "
+                f"look again with penstock group show {group.name}"
+            )
 
 
 def _is_offset(where: object) -> bool:

@@ -41,6 +41,11 @@ class Hub:
         return self._backend.capabilities
 
     @property
+    def backend(self) -> Backend:
+        """What it stands on."""
+        return self._backend
+
+    @property
     def groups(self) -> Groups:
         """What groups there are, how far they have come; and moving their checkpoints."""
         return Groups(self._backend)

@@ -25,12 +25,12 @@ from penstock.core.errors import (
     Replaced,
     Retryable,
     UnknownGroup,
-    UnknownOutcome,
     UnknownStream,
 )
 from penstock.core.events import (
     Denied,
     Event,
+    Fence,
     ForceCheckpoint,
     Granted,
     Join,
@@ -38,15 +38,17 @@ from penstock.core.events import (
     Release,
     Reply,
     ShardsChanged,
+    Stop,
 )
 from penstock.core.member import Change, Seat
 from penstock.core.model import ShardId, StreamInfo
 from penstock.core.ports import Backend, Begin, Commit, End, Grant, Lease, Lost, Turn
 from penstock.core.standing import Group
+from penstock.run.committing import checkpoint_of, committed_each
 from penstock.run.coordinator import Coordinator
 from penstock.run.lookout import Lookout
 from penstock.run.pulse import Pulse
-from penstock.run.subscription import Subscription, checkpoint_of, facts_of
+from penstock.run.subscription import Subscription, facts_of
 
 log = logging.getLogger("penstock")
 
@@ -148,14 +150,7 @@ class GroupMembership:
             self.tried(Release(seat.member, seat.incarnation, freed))
 
     def commit(self, commits: Sequence[Commit]) -> list[PenstockError | None]:
-        try:
-            errors = self._backend.commit_each(commits)
-        except Retryable as why:
-            errors = [why] * len(commits)
-        return [
-            self._looked_up(commit, error) if isinstance(error, Fenced | UnknownOutcome) else error
-            for commit, error in zip(commits, errors, strict=True)
-        ]
+        return committed_each(self._backend, commits)
 
     def move(self, grant: Grant, to: int) -> None:
         shard, epoch = _named(grant)
@@ -166,6 +161,14 @@ class GroupMembership:
         reply = self._coordinator.apply(self._group, event)
         if isinstance(reply, Denied):
             raise Fenced(self._group, *shard)
+        self._heartbeat_at_s = 0.0
+
+    def fence(self, grant: Grant) -> None:
+        self.tried(Fence(*_named(grant)))
+        self._heartbeat_at_s = 0.0
+
+    def stop(self, grant: Grant) -> None:
+        self.tried(Stop(*_named(grant)))
         self._heartbeat_at_s = 0.0
 
     def finished(self, grant: Grant) -> None:
@@ -391,19 +394,6 @@ class GroupMembership:
         except Retryable as why:
             log.warning("group=%s: %s: %s", self._group, type(event).__name__, why)
             return None
-
-    # Below
-
-    def _looked_up(self, commit: Commit, error: PenstockError) -> PenstockError | None:
-        """Whether it was stored after all: under our epoch nobody else commits."""
-        grant = commit.grant
-        epoch = self._backend.get(keys.epoch_key(grant.group, grant.stream.id, grant.shard))
-        stored = checkpoint_of(self._backend, grant.group, grant.stream, grant.shard)
-        if epoch is None or epoch.value != grant.token:
-            return Fenced(grant.group, grant.stream.name, grant.shard)
-        if stored is not None and stored.next >= commit.done.end:
-            return None
-        return Contended(grant.group, 1) if isinstance(error, Fenced) else error
 
 
 def _named(grant: Grant) -> tuple[ShardId, int]:

@@ -7,7 +7,6 @@ import logging
 import re
 from collections.abc import Sequence
 
-from penstock.core import keys
 from penstock.core.checkpoint import Checkpoint
 from penstock.core.errors import BadSetting, UnknownStream
 from penstock.core.events import ShardFacts, StreamFacts
@@ -15,6 +14,7 @@ from penstock.core.model import ShardId, StreamInfo
 from penstock.core.names import checked_name
 from penstock.core.ports import Backend
 from penstock.core.standing import Group
+from penstock.run.committing import checkpoint_of
 
 log = logging.getLogger("penstock")
 
@@ -81,11 +81,6 @@ def facts_of(backend: Backend, info: StreamInfo, group: Group) -> StreamFacts:
 def gone(stream: str, group: Group) -> StreamFacts:
     """What there is to tell about a stream that is not there any more."""
     return StreamFacts(stream, group.streams[stream], ())
-
-
-def checkpoint_of(backend: Backend, group: str, info: StreamInfo, shard: int) -> Checkpoint | None:
-    found = backend.get(keys.checkpoint_key(group, info.id, shard))
-    return None if found is None else Checkpoint.decoded(found.value)
 
 
 def _is_read(backend: Backend, info: StreamInfo, shard: int, group: str) -> bool:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
+from time import monotonic
 from typing import Any, NamedTuple
 
 import pytest
 
 from penstock.core import keys
+from penstock.core.assign import balanced
 from penstock.core.batch import COMMIT_BYTES_MAX, Batch, Row, arrow_of
 from penstock.core.checkpoint import Checkpoint
 from penstock.core.errors import BadRecord, BadSetting, Fenced, UnknownStream
+from penstock.core.events import Join, ShardFacts, StreamFacts
 from penstock.core.model import Slice, StreamInfo
 from penstock.core.ports import Append, Backend, Commit, Grant, Place
 from penstock.core.transaction import VALUE_BYTES_MAX, state_entry
+from penstock.run.coordinator import Coordinator
+from penstock.run.groups import Groups
 from penstock.testing.contracts.subject import (
     WAIT_S,
     Opening,
@@ -49,6 +54,7 @@ class Scene(NamedTuple):
             ],
             state={b"ann": b"1", b"": b"", b"long" * 999: b"x"},
             dead_letters=[Append(self.dead, 0, Batch(rows=[Row(b"k", b"bad", 1)]))],
+            attempts=b"tried once",
             story=b"what happened",
         )
 
@@ -65,6 +71,15 @@ class Scene(NamedTuple):
     def state(self) -> dict[bytes, bytes]:
         prefix = keys.state_prefix(GROUP, self.orders.id, 1)
         return dict(state_entry(found.value) for _, found in self.backend.scan(prefix))
+
+    def attempts(self) -> bytes | None:
+        found = self.backend.get(keys.attempts_key(GROUP, self.orders.id, 1))
+        return found.value if found else None
+
+    def tried(self, attempts: bytes | None, at: int, grant: Grant | None = None) -> Commit:
+        """Nothing is done, but something is known of the record that comes next."""
+        done = Slice(self.orders.name, 1, at, at)
+        return Commit(grant=grant or self.grant, done=done, attempts=attempts)
 
     def stories(self) -> list[bytes]:
         prefix = keys.story_prefix(GROUP, self.orders.id, 1)
@@ -103,6 +118,7 @@ class CommitContract(Subject):
         assert list(read_rows(scene.backend, scene.dead).values()) == [Row(b"k", b"bad", 1)]
         assert scene.checkpoint() == Checkpoint(5, 1)
         assert scene.state() == {b"ann": b"1", b"": b"", b"long" * 999: b"x"}
+        assert scene.attempts() == b"tried once"
         assert [story.endswith(b"what happened") for story in scene.stories()] == [True]
 
     def test_commits_follow_each_other(self, scene: Scene | None) -> None:
@@ -122,7 +138,80 @@ class CommitContract(Subject):
         done = Slice("orders", 1, 0, 4)
         assert scene.backend.commit(Commit(grant=scene.grant, done=done)) == []
         assert scene.checkpoint() == Checkpoint(4, 1)
-        assert (scene.state(), scene.stories()) == ({}, [])
+        assert (scene.state(), scene.attempts(), scene.stories()) == ({}, None, [])
+
+    def test_attempts_stay_until_a_commit_replaces_or_forgets_them(
+        self, scene: Scene | None
+    ) -> None:
+        if scene is None:
+            return
+        found = []
+        for attempts in (b"once", None, b"twice", b"", None, b""):
+            scene.backend.commit(scene.tried(attempts, at=0))
+            found.append(scene.attempts())
+        assert found == [b"once", b"once", b"twice", None, None, None]
+
+    def test_attempts_are_stored_though_nothing_is_done(self, scene: Scene | None) -> None:
+        if scene is None:
+            return
+        scene.backend.commit(scene.commit(0, 5))
+        scene.backend.commit(scene.tried(b"twice", at=5))
+        assert scene.checkpoint() == Checkpoint(5, 2)
+        assert scene.attempts() == b"twice"
+        scene.backend.commit(scene.commit(5, 9))
+        assert scene.checkpoint() == Checkpoint(9, 3)
+
+    def test_attempts_of_whoever_is_fenced_are_not_stored(self, scene: Scene | None) -> None:
+        if scene is None:
+            return
+        scene.backend.commit(scene.commit(0, 5))
+        before = scene.everything()
+        zombie = Grant(GROUP, scene.orders, 1, b"epoch 0")
+        for late in (
+            scene.tried(b"zombie", at=5, grant=zombie),
+            scene.tried(b"", at=5, grant=zombie),
+            scene.tried(b"late", at=4),
+        ):
+            with pytest.raises(Fenced):
+                scene.backend.commit(late)
+            assert isinstance(scene.backend.commit_each([late])[0], Fenced)
+        assert scene.everything() == before
+
+    def test_several_commits_at_once_store_the_attempts_of_each(self, scene: Scene | None) -> None:
+        if scene is None:
+            return
+        key = keys.epoch_key(GROUP, scene.orders.id, 0)
+        scene.backend.transact({}, {key: b"t"})
+        grant = Grant(GROUP, scene.orders, 0, b"t")
+        other = Commit(grant=grant, done=Slice("orders", 0, 0, 0), attempts=b"other")
+        assert scene.backend.commit_each([scene.tried(b"once", at=0), other]) == [None, None]
+        assert scene.attempts() == b"once"
+        found = scene.backend.get(keys.attempts_key(GROUP, scene.orders.id, 0))
+        assert found is not None
+        assert found.value == b"other"
+
+    def test_attempts_go_with_their_stream(self, scene: Scene | None) -> None:
+        if scene is None:
+            return
+        scene.backend.commit(scene.commit(0, 5))
+        scene.backend.delete_stream("orders")
+        until = monotonic() + WAIT_S
+        while scene.attempts() is not None:  # space may be freed afterwards
+            assert monotonic() < until, "attempts outlived their stream"
+            scene.backend.wait(scene.backend.changes(), 0.1)
+
+    def test_attempts_go_with_their_group(self, scene: Scene | None) -> None:
+        if scene is None:
+            return
+        orders, groups = scene.orders, Groups(scene.backend)
+        facts = StreamFacts(orders.name, orders.id, (ShardFacts(0), ShardFacts(1)))
+        for name in ("audit", "other"):
+            Coordinator(scene.backend).apply(name, Join("A", 1, (facts,), balanced))
+            grant = Grant(name, orders, 1, keys.epoch_token(1))
+            scene.backend.commit(scene.tried(b"once", at=0, grant=grant))
+        groups.delete("audit", force=True)
+        found = [scene.backend.get(keys.attempts_key(g, orders.id, 1)) for g in ("audit", "other")]
+        assert [row is not None for row in found] == [False, True]
 
     @pytest.mark.parametrize(
         ("group", "token"),
@@ -220,6 +309,8 @@ class CommitContract(Subject):
             {"state": {b"%d" % i: large for i in range(4)}},
             {"state": {"text": b""}},
             {"state": {b"k": "text"}},
+            {"attempts": large + b"x"},
+            {"attempts": "text"},
             {"story": large + b"x"},
         ]
         for parts in bad:

@@ -11,6 +11,7 @@ from concurrent.futures import ProcessPoolExecutor
 
 import click
 
+from penstock.testing.simulator import dispatching
 from penstock.testing.simulator.simulation import DURATION_S, Outcome, shrunk, simulate
 
 SOMETIMES = (
@@ -29,6 +30,8 @@ SOMETIMES = (
 """States that the simulation must reach, or it is blind."""
 
 
+DISPATCHERS = 10
+"""For each seed so many of the dispatcher's are run, from that multiple of it on."""
 SECONDS_MIN = 600.0
 """What comes to rest after the last fault needs its time."""
 
@@ -45,7 +48,8 @@ SECONDS_MIN = 600.0
     help="Simulated seconds per seed.",
 )
 def main(seeds: int, start: int | None, seed: int | None, jobs: int, seconds: float) -> None:
-    """Simulate groups of members under faults; the exit code tells whether all went well."""
+    """Simulate groups of members and dispatchers under faults; the exit code tells whether all
+    went well."""
     if seed is not None:
         if start is not None:
             raise click.UsageError("--seed is one seed, --start the first of some: not both")
@@ -53,10 +57,13 @@ def main(seeds: int, start: int | None, seed: int | None, jobs: int, seconds: fl
     if start is None:
         start = int.from_bytes(os.urandom(4), "big")
     click.echo(f"seeds {start} to {start + seeds - 1}, {seconds:g} simulated seconds each")
+    dispatched = report_dispatchers(
+        list(run_dispatchers(range(start, start + seeds), jobs)), whole=seeds >= 100
+    )
     began_s = time.monotonic()
     outcomes = list(_told(run(range(start, start + seeds), jobs, seconds), seeds))
     took_s = time.monotonic() - began_s
-    sys.exit(report(outcomes, took_s, seconds=seconds, whole=seeds >= 100))
+    sys.exit(dispatched | report(outcomes, took_s, seconds=seconds, whole=seeds >= 100))
 
 
 def run(seeds: range, jobs: int, seconds: float = DURATION_S) -> Iterable[Outcome]:
@@ -90,6 +97,37 @@ def report(outcomes: list[Outcome], took_s: float, *, seconds: float, whole: boo
         f"{sum(outcome.hand_overs for outcome in outcomes):,} hand-overs, "
         f"{len(bad)} violations, "
         f"{len(SOMETIMES) - len(unreached)} of {len(SOMETIMES)} rare states reached"
+    )
+    return 1 if bad or (whole and unreached) else 0
+
+
+def run_dispatchers(seeds: range, jobs: int) -> Iterable[dispatching.Outcome]:
+    """The outcomes in order of their seeds."""
+    own = range(seeds.start * DISPATCHERS, seeds.stop * DISPATCHERS)
+    if jobs == 1 or len(seeds) == 1:
+        yield from map(dispatching.simulate, own)
+        return
+    with ProcessPoolExecutor(jobs) as pool:
+        yield from pool.map(dispatching.simulate, own, chunksize=DISPATCHERS)
+
+
+def report_dispatchers(outcomes: list[dispatching.Outcome], *, whole: bool) -> int:
+    """Print what was found; the last line sums it up."""
+    counts: Counter[str] = sum((outcome.counts for outcome in outcomes), Counter())
+    bad = [outcome for outcome in outcomes if outcome.violation]
+    for outcome in bad:
+        click.echo(f"dispatcher's seed {outcome.seed}: {outcome.violation}")
+    for outcome in bad[:1]:
+        click.echo("\n".join(outcome.story))
+        click.echo(f"again: make sim SEED={outcome.seed // DISPATCHERS}")
+    names = dispatching.SOMETIMES
+    unreached = [name for name in names if not counts[f"sometimes: {name}"]]
+    for name in names:
+        click.echo(f"{counts[f'sometimes: {name}']:>9,}  {name}")
+    click.echo(
+        f"dispatchers: {len(outcomes):,} seeds, "
+        f"{sum(outcome.slices for outcome in outcomes):,} slices, {len(bad)} violations, "
+        f"{len(names) - len(unreached)} of {len(names)} rare states reached"
     )
     return 1 if bad or (whole and unreached) else 0
 

@@ -1,0 +1,37 @@
+"""Where lanes live: the one thing that engines decide."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+
+class Progress(NamedTuple):
+    """How far a lane is."""
+
+    number: int
+    """Of the slice."""
+    offset: int
+    """Of the record in hand."""
+
+
+class Lanes(Protocol):
+    """The lanes of one replica. Called by the replica's own thread."""
+
+    def start(self) -> None:
+        """Start all of them."""
+
+    def cut(self, lane: int, number: int) -> None:
+        """Have that slice end behind the record in hand."""
+
+    def progress(self, lane: int) -> Progress | None:
+        """What is known of it; None if nothing is in hand."""
+
+    def kill(self, lane: int) -> None:
+        """Do away with one that does not come back, and start another in its place."""
+
+    def died(self) -> list[int]:
+        """Those that ended by themselves since the last call; others are started in their
+        places."""
+
+    def join(self, timeout_s: float) -> bool:
+        """Whether all have ended by then; those that have not are done away with."""

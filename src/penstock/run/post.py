@@ -1,0 +1,585 @@
+"""One shard worked on by one lane for one computation, under one grant.
+
+A slice is read, handled and committed here, and what fails is dealt with: everything before a
+failed record is kept, nothing of its own attempt is.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.codec.registry import find_codec
+from penstock.core.attempts import Attempts
+from penstock.core.batch import Batch, Row
+from penstock.core.errors import BadOutput, BadRecord, Fenced, NoRetry, PenstockError, Rewind
+from penstock.core.model import Flag, Record, ShardId, Slice
+from penstock.core.ports import Append, Backend, Commit, Grant
+from penstock.failpoints import failpoint
+from penstock.run import story as stories
+from penstock.run.committing import committed_each
+from penstock.run.context import Context
+from penstock.run.hand import Hand
+from penstock.run.instance import Instance, Loop
+from penstock.run.kit import Kit
+from penstock.run.letters import letter
+from penstock.run.outputs import MOST_BYTES, ORIGIN, Mark, Outputs
+from penstock.run.protocol import Failed, Outcome, Report, Verdict, Work
+from penstock.run.rows import now_ms
+from penstock.run.state import State
+from penstock.run.tracing import spans
+
+log = logging.getLogger("penstock")
+
+READ_BYTES = 1024 * 1024
+COMMIT_WAIT_S = 1.0
+"""After a commit that could not be stored, the slice is worked on again so much later."""
+
+_ACTING = Flag.COMMIT | Flag.POISON_PILL
+
+Ask = Callable[[Failed], Verdict]
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What has become of the slice so far."""
+
+    next: int
+    committed: int
+    """Up to there it is stored."""
+    records: int = 0
+    outputs: int = 0
+    failures: int = 0
+    retries: int = 0
+    skipped: int = 0
+    dead_letters: int = 0
+    letters: list[Row] = field(default_factory=list)
+    outcome: Outcome = "done"
+    wait_s: float = 0.0
+    reason: str = ""
+    at_ms: int = 0
+    ends: bool = False
+    rewind: int | None = None
+    trouble: int | None = None
+    """So many attempts at the record at `next` have failed; 0 for a poison pill."""
+
+
+class Post:
+    def __init__(
+        self,
+        backend: Backend,
+        kit: Kit,
+        grant: Grant,
+        *,
+        replica: str,
+        lane: int,
+        loop: Loop,
+        tells_origins: bool,
+    ) -> None:
+        self.grant = grant
+        self._backend = backend
+        self._kit = kit
+        self._replica = replica
+        self._lane = lane
+        self._tells_origins = tells_origins
+        codec = find_codec(grant.stream.codec)
+        self._decode = codec.decode, getattr(codec, "decode_many", None)
+        self._state = State(backend, grant)
+        self._out = Outputs(kit.computation.name, kit.targets)
+        self._ctx = Context(
+            computation=kit.computation.name,
+            shard=ShardId(grant.stream.name, grant.shard),
+            replica=replica,
+            lane=lane,
+            options=kit.options,
+            state=self._state,
+        )
+        self._instance = Instance(kit.computation, self._out, self._ctx, loop, kit.policy.timeout_s)
+        self._attempts = Attempts()
+        self._is_new = True
+
+    def work(self, work: Work, hand: Hand, ask: Ask) -> Report:
+        """Do it, as far as it goes, and tell how far that was."""
+        began_s = time.perf_counter()
+        tally = _Tally(work.start, work.start)
+        self._attempts = Attempts.decoded(work.attempts) if work.attempts else Attempts()
+        self._ctx.on_checkpoint = hand.cut
+        try:
+            self._begin(work, tally, hand, ask)
+            if not tally.ends:
+                if self._kit.computation.kind == "batch":
+                    self._work_together(work, tally, hand, ask)
+                else:
+                    self._work_through(work, tally, hand, ask)
+        except Fenced:
+            tally.outcome = "fenced"
+        except PenstockError as why:
+            # Reading or storing did not work, no handler is to blame: it is tried again.
+            log.warning("%s %s: %s", self._kit.computation.name, self._ctx.shard, why)
+            self._drop()
+            tally.outcome, tally.wait_s, tally.reason = "parked", COMMIT_WAIT_S, str(why)
+            tally.next, tally.rewind, tally.trouble = tally.committed, None, None
+        spent_s = time.perf_counter() - began_s
+        return self._stored(work, tally, spent_s)
+
+    def close(self) -> None:
+        """Its shard goes elsewhere, nothing can be committed any more."""
+        try:
+            self._instance.close()
+        except Exception:
+            log.exception("close of %s failed", self._kit.computation.name)
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether what the instance remembers is what is stored."""
+        return not self._is_new
+
+    # Working
+
+    def _begin(self, work: Work, tally: _Tally, hand: Hand, ask: Ask) -> None:
+        self._follow(hand, None)
+        if self._is_new:
+            if not self._tried(self._instance.init, tally, ask):
+                return
+            self._is_new = False
+        if work.closing:
+            self._instance.close()
+        now_s = time.time()
+        due = sorted((at_s, key) for key, at_s in self._ctx.timers.items() if at_s <= now_s)
+        for _, key in due:
+            del self._ctx.timers[key]
+            if not self._tried(partial(self._instance.on_timer, key), tally, ask):
+                self._ctx.timers.setdefault(key, now_s)
+                return
+        self._seal(Mark(lambda _: now_ms()))
+        if work.single and not (self._attempts.named and self._attempts.offset == work.start):
+            self._store(tally, self._attempts.named_next(work.start))
+
+    def _tried(self, call: Callable[[], None], tally: _Tally, ask: Ask) -> bool:
+        """Whether a call that is about no record went well; else what becomes of the shard."""
+        try:
+            call()
+        except Exception as error:
+            self._take_back(0)
+            self._judged(tally, error, ask, [])
+            return not tally.ends
+        return True
+
+    def _work_through(self, work: Work, tally: _Tally, hand: Hand, ask: Ask) -> None:
+        """Record by record."""
+        while tally.next < work.end and not hand.is_cut and not tally.ends:
+            failpoint("lane.before-read")
+            reading = self._read(tally.next, work.end)
+            failpoint("lane.after-read")
+            if reading.next == tally.next:
+                return
+            failpoint("lane.before-handler")
+            for at, batch in enumerate(reading.batches):
+                following = reading.batches[at + 1 :]
+                behind = following[0].offsets[0] if following else reading.next
+                self._handle(self._decoded(batch), behind, tally, hand, ask)
+                if tally.ends or hand.is_cut:
+                    break
+            failpoint("lane.after-handler")
+
+    def _handle(self, batch: Batch, behind: int, tally: _Tally, hand: Hand, ask: Ask) -> None:
+        """All records of a batch, or as many as go well."""
+        begin, count = 0, len(batch)
+        flagged = _flagged(batch)
+        while begin < count and not hand.is_cut and not tally.ends:
+            troubled = self._attempts if self._attempts.offset == batch.offsets[begin] else None
+            if troubled is not None and self._gives_up(troubled, batch, begin, tally, ask):
+                begin += 1
+            else:
+                end = next((row + 1 for row in flagged if row >= begin), count)
+                begin = self._run(batch, begin, end, tally, hand, ask)
+            tally.next = behind if begin >= count else batch.offsets[begin]
+            if not tally.ends and begin and begin - 1 in flagged:
+                self._act_on(batch, begin - 1, tally, hand)
+        tally.at_ms = batch.timestamps[begin - 1] if begin else tally.at_ms
+        self._seal(self._mark(batch))
+
+    def _run(self, batch: Batch, begin: int, end: int, tally: _Tally, hand: Hand, ask: Ask) -> int:
+        """The row behind those that are done."""
+        records = hand.records(batch, begin, end)
+        self._follow(hand, hand.row)
+        try:
+            self._instance.each(records)
+        except Rewind as rewind:
+            return self._rewound(batch, begin, rewind, tally)
+        except BaseException as error:
+            row = hand.given - 1
+            tally.records += row - begin
+            self._take_back(row)
+            tally.next = batch.offsets[row]
+            return row + self._judged(tally, error, ask, [Record(batch, row)], row)
+        done = hand.given
+        tally.records += done - begin
+        return done
+
+    def _work_together(self, work: Work, tally: _Tally, hand: Hand, ask: Ask) -> None:
+        """All records of the slice in one call."""
+        batches: list[Batch] = []
+        at = work.start
+        while at < work.end:
+            failpoint("lane.before-read")
+            reading = self._read(at, work.end)
+            failpoint("lane.after-read")
+            if reading.next == at:
+                break
+            batches += map(self._decoded, reading.batches)
+            at = reading.next
+        if not batches:
+            return
+        records = [record for batch in batches for record in batch.records()]
+        troubled = self._attempts if self._attempts.offset == work.start else None
+        last = batches[-1]
+        failpoint("lane.before-handler")
+        done = troubled is not None and self._gives_up_all(troubled, records, tally, ask)
+        if not done and not tally.ends:
+            try:
+                self._instance.together(_arrow(batches) if self._instance.wants_arrow else records)
+                done = True
+            except Rewind as rewind:
+                self._take_back(0)
+                tally.ends, tally.outcome = True, "rewound"
+                tally.rewind = rewind.offset if rewind.offset < work.start else None
+            except BaseException as error:
+                self._take_back(0)
+                done = bool(self._judged(tally, error, ask, records))
+        failpoint("lane.after-handler")
+        if done:
+            tally.records += len(records)
+            tally.next = at
+            tally.at_ms = last.timestamps[-1]
+        self._seal(Mark(lambda _: last.timestamps[-1], origins=self._origins(last)))
+
+    # Failures
+
+    def _gives_up(
+        self, attempts: Attempts, batch: Batch, row: int, tally: _Tally, ask: Ask
+    ) -> bool:
+        """Whether the record is not tried again, after what is known of it."""
+        return self._gives_up_all(attempts, [Record(batch, row)], tally, ask, row)
+
+    def _gives_up_all(
+        self,
+        attempts: Attempts,
+        records: Sequence[Record],
+        tally: _Tally,
+        ask: Ask,
+        row: int = 0,
+    ) -> bool:
+        policy = self._kit.policy
+        self._attempts = attempts._replace(offset=-1)  # judged once
+        deadly = attempts.named and attempts.deaths >= policy.deaths
+        if deadly:
+            reason = f"it killed its process {attempts.deaths} times"
+        elif attempts.failed and not policy.tries_again(attempts.failed):
+            reason = attempts.reason
+        else:
+            self._attempts = attempts
+            if attempts.failed:
+                tally.retries += 1
+                self._instance.on_retry(_one_or_all(self._kit, records), attempts.reason)
+            return False
+        failed = max(attempts.failed, attempts.deaths)
+        self._attempts = attempts
+        done = self._decided(tally, failed, False, reason, "", ask, records, row)
+        if done:
+            tally.records += len(records)
+        return bool(done)
+
+    def _judged(
+        self,
+        tally: _Tally,
+        error: BaseException,
+        ask: Ask,
+        records: Sequence[Record],
+        row: int = 0,
+    ) -> int:
+        """How many rows are done with after this failure: one if it is skipped, else none."""
+        if not isinstance(error, Exception | SystemExit | GeneratorExit) and not _cancelled(error):
+            raise error
+        tally.failures += 1
+        hopeless: tuple[type[BaseException], ...] = (NoRetry, BadOutput, *self._kit.policy.no_retry)
+        reason = _reason(error)
+        stack = "".join(traceback.format_exception(error))
+        same = self._attempts.offset == tally.next
+        failed = (self._attempts.failed if same else 0) + 1
+        return self._decided(
+            tally, failed, not isinstance(error, hopeless), reason, stack, ask, records, row
+        )
+
+    def _decided(
+        self,
+        tally: _Tally,
+        failed: int,
+        retries: bool,
+        reason: str,
+        stack: str,
+        ask: Ask,
+        records: Sequence[Record],
+        row: int,
+    ) -> int:
+        name, where = self._kit.computation.name, self._where(records, tally)
+        verdict = ask(Failed(self._number, failed, retries))
+        if verdict.action == "retry":
+            log.warning("%s: %s failed, attempt %d: %s", name, where, failed, reason)
+            tally.outcome, tally.wait_s, tally.ends = "parked", verdict.wait_s, True
+            tally.reason, tally.trouble = reason, failed
+            return 0
+        log.error(
+            "%s: %s failed for good, attempt %d: %s",
+            name,
+            where,
+            failed,
+            reason,
+        )
+        if records:
+            self._instance.on_failure(_one_or_all(self._kit, records), reason)
+        if verdict.action == "dead-letter" and records:
+            try:
+                self._add_letters(tally, records, reason, failed, stack)
+            except BadRecord as why:
+                verdict = Verdict("stop", why=f"its dead letter cannot be stored: {why}")
+        if verdict.action == "stop":
+            self._take_back(row)
+            tally.outcome, tally.ends, tally.trouble = "stopped", True, failed
+            tally.reason = f"{verdict.why}: {reason}" if verdict.why else reason
+            return 0
+        what = "skipped" if verdict.action == "skip" or not records else "dead-lettered"
+        log.error("%s: %s is %s%s", name, where, what, f": {verdict.why}" if verdict.why else "")
+        if verdict.action == "skip":
+            tally.skipped += len(records)
+        return 1
+
+    def _add_letters(
+        self, tally: _Tally, records: Sequence[Record], reason: str, failed: int, stack: str
+    ) -> None:
+        name = self._kit.computation.name
+        made = [letter(record, name, reason, failed, stack) for record in records]
+        nbytes = sum(row.nbytes for row in (*tally.letters, *made))
+        if self._out.nbytes + nbytes > MOST_BYTES and tally.next > tally.committed:
+            self._seal(Mark(lambda _: now_ms()))
+            self._store(tally, None)
+        tally.letters += made
+        tally.dead_letters += len(made)
+
+    def _rewound(self, batch: Batch, begin: int, rewind: Rewind, tally: _Tally) -> int:
+        """Nothing from that offset on is kept; the row that is next in this batch."""
+        rows = [row for row in range(begin, len(batch)) if batch.offsets[row] >= rewind.offset]
+        kept = rows[0] if rows and batch.offsets[begin] <= rewind.offset else begin
+        tally.ends, tally.outcome = True, "rewound"
+        if rewind.offset < batch.offsets[begin]:
+            # What this slice did before this batch is kept with it or dropped with it.
+            if rewind.offset < tally.committed:
+                tally.rewind = rewind.offset
+            self._drop()
+            tally.next, tally.letters = tally.committed, []
+            return begin
+        self._take_back(kept)
+        tally.records += kept - begin
+        return kept
+
+    def _act_on(self, batch: Batch, row: int, tally: _Tally, hand: Hand) -> None:
+        """COMMIT: store now. POISON_PILL: store, and stop behind it."""
+        hand.cut()
+        if batch.flags[row] & Flag.POISON_PILL:
+            tally.outcome, tally.ends, tally.trouble = "stopped", True, 0
+            tally.reason = f"{Record(batch, row).id} has the flag POISON_PILL"
+
+    # Storing
+
+    def _stored(self, work: Work, tally: _Tally, spent_s: float) -> Report:
+        attempts = None
+        if tally.outcome != "fenced":
+            attempts = self._attempts_after(work, tally)
+            try:
+                self._store(tally, attempts, spent_s)
+            except Fenced:
+                tally.outcome = "fenced"
+            except PenstockError as why:
+                name = self._kit.computation.name
+                log.warning("%s %s: not stored: %s", name, self._ctx.shard, why)
+                tally.outcome, tally.wait_s, tally.reason = "parked", COMMIT_WAIT_S, str(why)
+                tally.rewind, attempts = None, None
+                self._is_new = True
+        if tally.outcome == "fenced":
+            self._drop()
+        return Report(
+            number=work.number,
+            next=tally.committed,
+            outcome=tally.outcome,
+            wait_s=tally.wait_s,
+            records=tally.records,
+            spent_s=spent_s,
+            outputs=tally.outputs,
+            failures=tally.failures,
+            retries=tally.retries,
+            skipped=tally.skipped,
+            dead_letters=tally.dead_letters,
+            attempts=None if attempts is None else attempts.encoded(),
+            reason=tally.reason,
+            at_ms=tally.at_ms,
+            timer_s=self._next_timer_s(),
+            rewind=tally.rewind,
+        )
+
+    def _attempts_after(self, work: Work, tally: _Tally) -> Attempts | None:
+        """What is to be known of the next record; None: what is stored is true."""
+        before = Attempts.decoded(work.attempts) if work.attempts else Attempts(working=True)
+        if tally.trouble is not None:
+            code = self._kit.code if tally.trouble else ""
+            after = before.failed_again(tally.next, now_ms(), code, tally.reason)
+            stopped = tally.outcome == "stopped"
+            return after._replace(failed=tally.trouble, working=True, stopped=stopped)
+        if work.single and tally.next > work.start:
+            return before.named_next(tally.next)
+        troubled = before.failed or before.deaths or before.named
+        passed = troubled and tally.next > before.offset
+        return Attempts(tally.next, working=True) if passed else None
+
+    def _store(self, tally: _Tally, attempts: Attempts | None, spent_s: float = 0.0) -> None:
+        """One commit of all there is; nothing, if there is nothing."""
+        outputs, state = self._out.appends(), self._state.changes()
+        letters = self._letters(tally)
+        done = Slice(self.grant.stream.name, self.grant.shard, tally.committed, tally.next)
+        if not (len(done) or outputs or state or letters or attempts is not None):
+            return
+        story = stories.Story(
+            done.start,
+            done.end,
+            int.from_bytes(self.grant.token, "big"),
+            self._replica,
+            self._lane,
+            now_ms(),
+            round(spent_s * 1000, 3),
+            attempts.failed if attempts is not None else 0,
+            tally.skipped,
+            tally.dead_letters,
+        )
+        commit = Commit(
+            grant=self.grant,
+            done=done,
+            outputs=outputs,
+            state=state,
+            dead_letters=letters,
+            attempts=None if attempts is None else attempts.encoded(),
+            story=stories.encoded(story),
+        )
+        failpoint("lane.before-commit")
+        count = self._out.count
+        (error,) = committed_each(self._backend, [commit])
+        failpoint("lane.after-commit")
+        if error is not None:
+            self._drop()
+            raise error
+        tally.committed = tally.next
+        tally.outputs += count
+        tally.letters = []
+        self._out.clear()
+        self._state.committed()
+
+    def _letters(self, tally: _Tally) -> list[Append]:
+        target = self._kit.dead_letters
+        if not tally.letters:
+            return []
+        assert target is not None, "made when the computation was started"
+        return [Append(target.info, 0, Batch(rows=tally.letters))]
+
+    def _drop(self) -> None:
+        self._out.clear()
+        self._state.drop()
+        self._is_new = True
+
+    # Small things
+
+    def _follow(self, hand: Hand, row: Callable[[], int] | None) -> None:
+        self._number = hand.number
+        told = row or (lambda: 0)
+        self._out.follow(told, hand.cut)
+        self._state.follow(told, hand.cut)
+
+    def _take_back(self, row: int) -> None:
+        self._out.take_back(row)
+        self._state.take_back(row)
+
+    def _seal(self, mark: Mark) -> None:
+        self._out.seal(mark)
+        self._state.seal()
+
+    def _mark(self, batch: Batch) -> Mark:
+        return Mark(
+            batch.timestamps.__getitem__,
+            None if batch.has_no_sequences else batch.sequences.__getitem__,
+            None if batch.has_no_traces else spans(batch.traces),
+            self._origins(batch),
+        )
+
+    def _origins(self, batch: Batch) -> Callable[[int], bytes] | None:
+        if not self._tells_origins:
+            return None
+
+        def of(row: int) -> bytes:
+            record = Record(batch, row)
+            told = dict(record.headers).get(ORIGIN)
+            return str(record.id).encode() if told is None else told
+
+        return of
+
+    def _read(self, start: int, end: int) -> Any:
+        grant = self.grant
+        return self._backend.read(
+            grant.stream, grant.shard, start, end, max_records=end - start, max_bytes=READ_BYTES
+        )
+
+    def _decoded(self, batch: Batch) -> Batch:
+        return batch.decoded_by(*self._decode)
+
+    def _next_timer_s(self) -> float | None:
+        if not self._ctx.timers:
+            return None
+        return max(min(self._ctx.timers.values()) - time.time(), 0.0)
+
+    def _where(self, records: Sequence[Record], tally: _Tally) -> str:
+        if not records:
+            return f"{self._ctx.shard} (no record)"
+        first = records[0].id
+        if len(records) == 1:
+            return str(first)
+        return str(Slice(first.stream, first.shard, first.offset, records[-1].offset + 1))
+
+
+def _flagged(batch: Batch) -> list[int]:
+    """The rows whose flags ask for something."""
+    if batch.has_no_flags:
+        return []
+    return [row for row, flags in enumerate(batch.flags) if flags & _ACTING]
+
+
+def _one_or_all(kit: Kit, records: Sequence[Record]) -> Record | Sequence[Record]:
+    return records if kit.computation.kind == "batch" else records[0]
+
+
+def _cancelled(error: BaseException) -> bool:
+    return type(error).__name__ == "CancelledError"
+
+
+def _reason(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _arrow(batches: Sequence[Batch]) -> pa.RecordBatch:
+    if len(batches) == 1:
+        return batches[0].arrow
+    table = pa.Table.from_batches([batch.arrow for batch in batches]).combine_chunks()
+    return table.to_batches()[0]

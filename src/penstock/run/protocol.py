@@ -1,0 +1,108 @@
+"""What a lane and its dispatcher say to each other: few, small messages of plain values.
+
+In one process they are handed over as they are; between processes as MessagePack.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol
+
+import msgspec
+
+Outcome = Literal["done", "parked", "stopped", "fenced", "rewound"]
+Action = Literal["retry", "skip", "dead-letter", "stop"]
+
+
+class Work(msgspec.Struct, tag="work", frozen=True):
+    """A slice to be worked on."""
+
+    number: int
+    computation: str
+    stream: str
+    stream_id: int
+    shard: int
+    token: bytes
+    start: int
+    end: int
+    warm: bool
+    single: bool
+    """One record, named in the store before it is handled."""
+    attempts: bytes = b""
+    """What is stored about a record that made trouble."""
+    closing: bool = False
+    """Its shard is let go: say goodbye."""
+
+
+class Failed(msgspec.Struct, tag="failed", frozen=True):
+    """A record has failed: what now?"""
+
+    number: int
+    failed: int
+    """So many attempts by now."""
+    retries: bool
+    """Whether another one could help."""
+
+
+class Verdict(msgspec.Struct, tag="verdict", frozen=True):
+    action: Action
+    wait_s: float = 0.0
+    why: str = ""
+
+
+class Report(msgspec.Struct, tag="report", frozen=True, kw_only=True):
+    """What became of a slice."""
+
+    number: int
+    next: int
+    """Everything before this is committed."""
+    outcome: Outcome
+    wait_s: float = 0.0
+    records: int = 0
+    """How many were handled, skipped and dead-lettered ones too."""
+    spent_s: float = 0.0
+    outputs: int = 0
+    failures: int = 0
+    retries: int = 0
+    skipped: int = 0
+    dead_letters: int = 0
+    attempts: bytes | None = None
+    """What is stored about the record at ``next``; None: as before."""
+    reason: str = ""
+    at_ms: int = 0
+    """The timestamp of the last record handled."""
+    timer_s: float | None = None
+    """In so many seconds it is to be called, although there may be no record."""
+    rewind: int | None = None
+    """The checkpoint is to be moved back there."""
+
+
+class Progress(msgspec.Struct, tag="progress", frozen=True):
+    """How far a lane is: said now and then, so that a hung one is found."""
+
+    number: int
+    offset: int
+
+
+class Ask(msgspec.Struct, tag="ask", frozen=True):
+    """The lane is free."""
+
+
+class Cut(msgspec.Struct, tag="cut", frozen=True):
+    """End the slice behind the record in hand."""
+
+    number: int
+
+
+class Close(msgspec.Struct, tag="close", frozen=True):
+    """There is no more work."""
+
+
+class Desk(Protocol):
+    """What a lane sees of its dispatcher."""
+
+    def ask(self, lane: int) -> Work | None:
+        """The next slice, when there is one; None: there will be none."""
+
+    def failed(self, lane: int, failed: Failed) -> Verdict: ...
+
+    def report(self, lane: int, report: Report) -> None: ...
