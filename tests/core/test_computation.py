@@ -66,7 +66,6 @@ def test_a_batch_computation_has_a_capacity_and_a_threshold() -> None:
 
 
 def test_a_class_becomes_a_computation() -> None:
-    @computation(inputs="orders")
     class Bill:
         def __init__(self, rate: float = 0.2) -> None:
             self.rate = rate
@@ -78,9 +77,9 @@ def test_a_class_becomes_a_computation() -> None:
         def on_failure(self, record: Any, failure: Any, ctx: Any) -> None: ...
         def close(self) -> None: ...
 
-    assert Bill.is_class
-    assert Bill.name == "Bill"
-    assert Bill().rate == 0.2
+    made = computation(inputs="orders")(Bill)
+    assert (made.is_class, made.name) == (True, "Bill")
+    assert made().rate == 0.2
 
 
 def test_a_method_of_a_class_need_not_have_a_self() -> None:

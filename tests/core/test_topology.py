@@ -111,7 +111,7 @@ def test_streams_are_told_with_their_readers_and_writers() -> None:
 
 def test_a_computation_is_found_by_its_name() -> None:
     assert DIAMOND["join"].inputs == ("a", "b")
-    with pytest.raises(BadTopology, match="no computation 'jion' .*: there are left, right, join"):
+    with pytest.raises(BadTopology, match=r"no computation 'jion' .*: there are left, right, join"):
         DIAMOND["jion"]
     assert repr(DIAMOND) == "<Topology left, right, join>"
 
@@ -145,7 +145,7 @@ def test_names_are_given_once() -> None:
 
 def test_dead_letters_are_written_by_nobody_else_and_read_by_somebody_else() -> None:
     a = _made("a", "s")
-    with pytest.raises(BadTopology, match="'b' writes 'a.dead-letters': .* dead letters of 'a'"):
+    with pytest.raises(BadTopology, match=r"'b' writes 'a.dead-letters': .* dead letters of 'a'"):
         Topology(a, _made("b", "t", "a.dead-letters"))
     with pytest.raises(BadTopology, match="'a' reads its own dead letters"):
         Topology(_made("a", ["s", "a.dead-letters"]))
@@ -237,6 +237,28 @@ def test_rails_that_cross_are_not_joined() -> None:
         "▼   │  [late]",
         "    ▼  [a]",
     ]
+
+
+def test_a_rail_that_goes_on_and_joins_another_is_told_apart_from_it() -> None:
+    assert drawn(Topology(_made("a", ["x", "y"]), _made("b", "x"))).splitlines() == [
+        "○    x",
+        "│ ○  y",
+        "├▸┤",
+        "│ ▼  [a]",
+        "▼    [b]",
+    ]
+    assert drawn(Topology(_made("a", ["x", "y"]), _made("b", ["x", "y"]))).splitlines() == [
+        "○      x",
+        "│ ○    y",
+        "├─│─╮",
+        "│ ├▸┤",
+        "│ │ ▼  [a]",
+        "├─╯",
+        "▼      [b]",
+    ]
+
+
+def test_a_rail_is_crossed_on_the_way_to_a_free_column() -> None:
     many = Topology(
         *(_made(f"f{at}", "in", f"o{at}") for at in range(3)), _made("all", ["o0", "o2"])
     )
@@ -272,6 +294,7 @@ _OPENINGS = {
     "│": "ud", "├": "udr", "┤": "udl", "┼": "udlr", "╯": "ul", "╰": "ur", "┴": "ulr",
     "╮": "dl", "╭": "dr", "┬": "dlr", "─": "lr",
 }  # fmt: skip
+_ARROWS = {"▸": "r", "◂": "l"}
 _MOVES = {"u": (-1, 0), "d": (1, 0), "l": (0, -1), "r": (0, 1)}
 _BACK = {"u": "d", "d": "u", "l": "r", "r": "l"}
 
@@ -293,7 +316,9 @@ def _below(rows: list[str], nodes: dict[tuple[int, int], str], at: tuple[int, in
             step = _MOVES[going]
             todo.append(((row + step[0], column + step[1]), going))
             continue
-        opens = _OPENINGS.get(sign, "")
+        opens = _OPENINGS.get(sign, "") if sign not in _ARROWS else "lr"
+        if sign in _ARROWS and going != _ARROWS[sign]:
+            continue
         if _BACK[going] not in opens:
             continue
         for way in opens:

@@ -155,13 +155,17 @@ def _lead_to(
     """The column of a node, with the rails of all that go there led to it."""
     coming = [at for at, of in enumerate(rails) if of is not None and node in follow[of]]
     ending = [at for at in coming if follow[_on(rails, at)][-1] == node]
-    column = ending[0] if ending else _free(rails, coming)
-    if coming and coming != [column]:
-        rows.append(_Row(_junction(rails, coming, ending, column)))
-    elif not coming and rows and rows[-1].rails[2 * column : 2 * column + 1].strip():
-        rows.append(_Row(_marks(rails)))  # it does not follow what stands there above it
+    passing = [at for at in coming if at not in ending]
+    column = ending[0] if ending else _free(rails, passing)
+    if len(ending) > 1:
+        rows.append(_Row(_merge(rails, ending, column)))
     for at in ending:
         rails[at] = None
+    for at in passing:
+        joins = bool(ending) or at != passing[0]
+        rows.append(_Row(_branch(rails, at, column, joins)))
+    if not coming and rows and rows[-1].rails[2 * column : 2 * column + 1].strip():
+        rows.append(_Row(_marks(rails)))  # it does not follow what stands there above it
     return column
 
 
@@ -175,23 +179,36 @@ def _free(rails: list[_Node | None], coming: list[int]) -> int:
     return len(rails) - 1
 
 
-def _junction(rails: list[_Node | None], coming: list[int], ending: list[int], column: int) -> str:
-    """The row that leads what is coming to the column."""
-    first, last = min(*coming, column), max(*coming, column)
-    drawn_row = ""
+def _merge(rails: list[_Node | None], ending: list[int], column: int) -> str:
+    """The row in which rails end in the one of the column."""
+    lines = dict.fromkeys(ending, _UP) | {column: _UP | _DOWN}
+    return _across(rails, lines)
+
+
+def _branch(rails: list[_Node | None], at: int, column: int, joins: bool) -> str:
+    """The row in which a rail that goes on leads to the column too. If it joins another one there,
+    an arrow tells which of them leads to which."""
+    row = _across(rails, {at: _UP | _DOWN, column: _UP | _DOWN if joins else _DOWN})
+    if not joins:
+        return row
+    arrow, place = ("▸", 2 * column - 1) if at < column else ("◂", 2 * column + 1)
+    return row[:place] + arrow + row[place + 1 :]
+
+
+def _across(rails: list[_Node | None], lines: dict[int, int]) -> str:
+    """A row with these columns connected; the rails between are crossed, not joined."""
+    first, last = min(lines), max(lines)
+    row = ""
     for at, of in enumerate(rails):
-        line = 0
-        if at in coming or at == column:
-            line |= _UP if at in coming else 0
-            line |= _DOWN if at == column or at not in ending else 0
-            line |= _LEFT if at > first else 0
-            line |= _RIGHT if at < last else 0
+        line = lines.get(at, 0)
+        if line:
+            line |= (_LEFT if at > first else 0) | (_RIGHT if at < last else 0)
         elif of is not None:
-            line = _UP | _DOWN  # it is crossed, not joined
+            line = _UP | _DOWN
         elif first < at < last:
             line = _LEFT | _RIGHT
-        drawn_row += _LINES.get(line, " ") + ("─" if first <= at < last else " ")
-    return drawn_row.rstrip()
+        row += _LINES.get(line, " ") + ("─" if first <= at < last else " ")
+    return row.rstrip()
 
 
 def _row(topology: Topology, node: _Node, rails: list[_Node | None], column: int) -> _Row:
