@@ -126,7 +126,21 @@ def test_care_begins_before_the_last_death_that_is_allowed(
 
 def test_a_name_is_written_to_the_record_it_is_about() -> None:
     note = Attempts(40, 2, 3, True, at_ms=5, code="v1", reason="no")
-    assert note.named_next(40) == note._replace(named=True)
+    assert note._replace(deaths=2).named_next(40) == note._replace(deaths=2, named=True)
+    named = note._replace(named=True)
+    assert named.named_next(40) == named
+
+
+def test_deaths_before_a_record_was_named_are_no_proof_against_it() -> None:
+    """Its shard was idle while replicas died of something else."""
+    idle = Attempts(40, deaths=9, working=True)
+    assert idle.named_next(40).deaths == CAREFUL_AFTER
+
+
+def test_who_ends_without_dying_drops_the_suspicion_but_not_the_proof() -> None:
+    assert Attempts(40, deaths=2, working=True).ended() == Attempts(40)
+    proven = Attempts(40, deaths=4, working=True, named=True)
+    assert proven.ended() == proven._replace(working=False)
 
 
 def test_naming_another_record_keeps_the_care_but_not_what_was_of_the_last() -> None:

@@ -836,6 +836,16 @@ def test_of_two_who_resume_one_shard_both_are_content() -> None:
     _commit(backend, stream, 0, 5, epoch=3)
 
 
+def test_attempts_are_not_reset_under_whoever_has_the_shard_by_now() -> None:
+    backend = Meanwhile()
+    _in_trouble(backend)
+    groups = _groups(backend)
+    backend.happens = lambda: _coordinator(backend).apply(GROUP, Resume(_at(0), 1))
+    assert groups.resume(GROUP) == [_at(0)]
+    assert _stands(groups) == (False, "A", 3)
+    assert _attempts(groups) == {0: FAILED}
+
+
 def test_what_was_resumed_between_reset_and_resume_is_not_fenced() -> None:
     backend = Meanwhile()
     stream = _in_trouble(backend)
@@ -859,6 +869,7 @@ def test_a_resume_that_ends_halfway_can_be_asked_for_again() -> None:
         groups.resume(GROUP)
     assert _stands(groups) == (True, None, 1)
     assert _attempts(groups) == {0: FRESH}
+    assert _shown(groups)[0]["attempts"]["reason"] == "boom"
     assert groups.resume(GROUP) == [_at(0)]
     assert _stands(groups) == (False, "A", 3)
 
@@ -955,10 +966,21 @@ def test_a_stopped_shard_that_goes_on_meanwhile_is_not_moved_back() -> None:
         _commit(backend, stream, 0, 9, epoch=3)
 
     backend.happens = goes_on
-    with pytest.raises(BadSetting, match="orders:0 was resumed or moved meanwhile"):
+    with pytest.raises(BadSetting, match="orders:0 was moved to 9 meanwhile: nothing was skipped"):
         groups.skip(GROUP, RecordId(STREAM, 0, 4))
     assert _checkpoints(groups) == {0: 9, 1: 4}
     assert _stands(groups) == (False, "A", 3)
+
+
+def test_who_got_a_stopped_shard_meanwhile_is_not_fenced_unasked() -> None:
+    backend = Meanwhile()
+    stream = _in_trouble(backend)
+    groups, others = _groups(backend), _groups(backend)
+    backend.happens = lambda: others.resume(GROUP)
+    with pytest.raises(GroupInUse):
+        groups.skip(GROUP, RecordId(STREAM, 0, 4))
+    assert _stands(groups) == (False, "A", 3)
+    _commit(backend, stream, 0, 5, epoch=3)
 
 
 def test_of_two_who_skip_one_record_one_skips_it() -> None:
@@ -974,7 +996,7 @@ def test_of_two_who_skip_one_record_one_skips_it() -> None:
         coordinator.apply(GROUP, Release("A", 1, {_at(0): 4}))
 
     backend.happens = faster
-    with pytest.raises(BadSetting, match="was resumed or moved meanwhile: nothing was skipped"):
+    with pytest.raises(BadSetting, match="was moved to 5 meanwhile: nothing was skipped"):
         groups.skip(GROUP, _at(0))
     assert _checkpoints(groups) == {0: 5, 1: 4}
     assert _stands(groups) == (True, None, 4)
@@ -1248,6 +1270,19 @@ def test_a_stopped_shard_is_shown_with_the_record_and_the_reason(backend: Backen
     rows = _shown(groups)
     assert [rows[0][key] for key in ("stopped", "attempts", "stopped_since")] == [False, None, None]
     assert "boom" not in _why(groups)[0]
+
+
+def test_what_is_stopped_tells_why_also_when_it_was_moved_and_only_if_it_is_known(
+    backend: Backend,
+) -> None:
+    stream = _in_trouble(backend)
+    groups = _groups(backend)
+    groups.seek(GROUP, 8, shards=[0], force=True)
+    assert _shown(groups)[0]["attempts"]["record"] == "orders:0+4"
+    _note(backend, stream, 1, Attempts(4, working=True))
+    _coordinator(backend).apply(GROUP, Stop(_at(1), 1))
+    row = _shown(groups)[1]
+    assert (row["stopped"], row["attempts"]) == (True, None)
 
 
 def test_a_shard_that_is_tried_again_shows_it_until_the_record_is_past(backend: Backend) -> None:

@@ -52,6 +52,7 @@ def test_some_hundred_seeds_break_nothing_and_reach_every_rare_state() -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: str(m.name))
 def test_a_deliberate_bug_is_found_within_its_seeds(mutation: Mutation) -> None:
     with _broken(mutation) as machine:

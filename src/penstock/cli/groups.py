@@ -246,7 +246,7 @@ def _shard_line(row: Mapping[str, Any]) -> dict[str, Any]:
     if attempts is not None:
         offset = attempts["record"].rpartition("+")[2]
         counts = {"failed": attempts["failed"], "died": attempts["deaths"]}
-        told = " ".join(f"{count} {what}" for what, count in counts.items() if count)
+        told = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
         reason = brief(attempts["reason"], _REASON_CHARS_IN_TABLE)
         line["trouble"] = ": ".join(filter(None, [f"+{offset}", told, reason]))
     return line

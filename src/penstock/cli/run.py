@@ -110,7 +110,8 @@ def run(
 
 
 def _row(view: dict[str, Any]) -> dict[str, Any]:
-    return {title: view[key] for key, title in _SHOWN.items()}
+    """Of what has ended: nothing is held any more."""
+    return {title: view[key] for key, title in _SHOWN.items() if key != "shards"}
 
 
 def _say_stopped(stopped: dict[str, list[str]]) -> None:

@@ -54,7 +54,9 @@ class Attempts(NamedTuple):
         return here._replace(deaths=here.deaths + self.working, working=True)
 
     def ended(self) -> Attempts:
-        return self._replace(working=False)
+        """Nobody works there any more, and nobody has died: what was only suspected is dropped."""
+        deaths = self.deaths if self.named and self.deaths > CAREFUL_AFTER else 0
+        return self._replace(working=False, deaths=deaths)
 
     def failed_again(self, offset: int, at_ms: int, code: str, reason: str) -> Attempts:
         """One more attempt at that record has failed."""
@@ -66,12 +68,13 @@ class Attempts(NamedTuple):
         )  # fmt: skip
 
     def named_next(self, offset: int, deaths_max: int = CAREFUL_AFTER + 1) -> Attempts:
-        """That record is handled next, with nothing behind it. Of the deaths of another one it
+        """That record is handled next, with nothing behind it. Of deaths while it was not named it
         keeps as many as keep the work careful, and so never all that it may have itself."""
-        if offset == self.offset:
-            return self._replace(named=True)
+        same = self if offset == self.offset else Attempts(offset, working=self.working)
+        if same.named:
+            return same
         deaths = min(self.deaths, _careful_after(deaths_max))
-        return Attempts(offset, 0, deaths, self.working, named=True)
+        return same._replace(deaths=deaths, named=True)
 
     def encoded(self) -> bytes:
         flags = _WORKING * self.working | _NAMED * self.named | _STOPPED * self.stopped

@@ -14,7 +14,7 @@ circle, a computation an arrow through which records go:
     ○    shop/all
 
 From a stream or a computation one rail goes to all that follow it: it ends at the last of them, and
-branches off to those before.
+branches off to those before. Where a branch joins another rail, an arrow shows which way it goes.
 """
 
 from __future__ import annotations

@@ -320,10 +320,11 @@ class Membership(Protocol):
         """Move the checkpoint, stored on return: the grant is over, a new one comes."""
 
     def fence(self, grant: Grant) -> None:
-        """Whoever works under this grant shall not commit any more: it is over, a new one comes."""
+        """Whoever works under this grant shall not commit any more: it is over, a new one comes.
+        Nothing happens if it is over already; `Retryable` if it cannot be told now."""
 
     def stop(self, grant: Grant) -> None:
-        """The shard is given to nobody until it is resumed: the grant is over."""
+        """The shard is given to nobody until it is resumed: the grant is over. As `fence`."""
 
     def finished(self, grant: Grant) -> None:
         """The shard is closed, and committed to its end."""

@@ -40,11 +40,12 @@ class Charge:
 
 
 class Call(NamedTuple):
-    """A report that the group must hear of."""
+    """Something that the group must hear of."""
 
     duty: Duty
     grant: Grant
-    report: Report
+    report: Report | None
+    """None: its lane was lost."""
 
 
 class Dispatcher:

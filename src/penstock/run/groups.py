@@ -300,25 +300,24 @@ class Groups:
             group = self.load(name)
             standing = group.shards.get(seek.shard)
             epoch = group.floor if standing is None else standing.epoch
+            idle = False
             if seek.resumes:
-                self._check_still_stopped(group, seek)
+                self._check_not_moved(group, seek)
+                # What is stopped and nobody's is given to nobody under this epoch.
+                idle = standing is not None and standing.stopped and standing.owner is None
             event = ForceCheckpoint(seek.shard, epoch, seek.to, seek.finished, seek.parents)
-            # What is stopped and nobody's can be given to nobody under this epoch.
-            idle = seek.resumes and standing is not None and standing.owner is None
             reply = self._coordinator.apply(name, event, None if idle else unused)
             if not isinstance(reply, Denied):
                 return
         raise Contended(name, TRIES_MAX)
 
-    def _check_still_stopped(self, group: Group, seek: Seek) -> None:
+    def _check_not_moved(self, group: Group, seek: Seek) -> None:
         """Somebody may have let it go on meanwhile: then its checkpoint is not moved back."""
         shard = seek.shard
-        standing = group.shards.get(shard)
-        stopped = standing is not None and standing.stopped
         at = self._checkpoint(group.name, group.streams.get(shard.stream, 0), shard.index)
-        if not stopped or at != seek.checkpoint:
+        if at != seek.checkpoint:
             raise BadSetting(
-                f"{shard} was resumed or moved meanwhile: nothing was skipped; "
+                f"{shard} was moved to {at} meanwhile: nothing was skipped; "
                 f"look again with penstock group show {group.name}"
             )
 

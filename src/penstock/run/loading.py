@@ -75,7 +75,7 @@ def _split(text: str) -> tuple[str, str | None]:
 def _is_path(place: str) -> bool:
     if place.endswith(".py") or os.sep in place:
         return True
-    path = Path(place)
+    path = Path(place or "?")
     return path.is_file() or (path.is_dir() and not (path / "__init__.py").exists())
 
 

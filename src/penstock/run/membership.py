@@ -164,11 +164,11 @@ class GroupMembership:
         self._heartbeat_at_s = 0.0
 
     def fence(self, grant: Grant) -> None:
-        self.tried(Fence(*_named(grant)))
+        self._coordinator.apply(self._group, Fence(*_named(grant)))
         self._heartbeat_at_s = 0.0
 
     def stop(self, grant: Grant) -> None:
-        self.tried(Stop(*_named(grant)))
+        self._coordinator.apply(self._group, Stop(*_named(grant)))
         self._heartbeat_at_s = 0.0
 
     def finished(self, grant: Grant) -> None:

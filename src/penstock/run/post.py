@@ -160,7 +160,7 @@ class Post:
                 return
         self._seal(Mark(lambda _: now_ms()))
         if work.single and not (self._attempts.named and self._attempts.offset == work.start):
-            self._store(tally, self._attempts.named_next(work.start))
+            self._store(tally, self._attempts.named_next(work.start, self._kit.policy.deaths))
 
     def _tried(self, call: Callable[[], None], tally: _Tally, ask: Ask) -> bool:
         """Whether a call that is about no record went well; else what becomes of the shard."""
@@ -442,7 +442,7 @@ class Post:
             stopped = tally.outcome == "stopped"
             return after._replace(failed=tally.trouble, working=True, stopped=stopped)
         if work.single and tally.next > work.start:
-            return before.named_next(tally.next)
+            return before.named_next(tally.next, self._kit.policy.deaths)
         troubled = before.failed or before.deaths or before.named
         passed = troubled and tally.next > before.offset
         return Attempts(tally.next, working=True) if passed else None

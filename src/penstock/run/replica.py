@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from penstock.core import keys
@@ -22,7 +23,7 @@ from penstock.core.ports import Backend, Begin, Commit, End, Grant, Lost, Member
 from penstock.core.verdict import Judge
 from penstock.failpoints import failpoint
 from penstock.run.bell import Bell
-from penstock.run.dispatcher import Dispatcher
+from penstock.run.dispatcher import Call, Dispatcher
 from penstock.run.engine import Lanes
 from penstock.run.groups import Groups
 from penstock.run.kit import Kit
@@ -38,7 +39,8 @@ LONG_S = 0.25
 WATCH_S = 0.1
 NEW_CODE_S = 1.0
 """So often it looks for shards that other code has stopped."""
-BEGIN_AGAIN_S = 0.5
+AGAIN_S = 0.5
+"""After so long that is tried again which could not be stored."""
 JOIN_S = 5.0
 
 
@@ -84,6 +86,8 @@ class Replica:
         self._to_begin: dict[tuple[Duty, bytes], Begin] = {}
         self._begin_at_s = 0.0
         self._new_code_at_s = 0.0
+        self._calls: list[tuple[float, Call]] = []
+        """What is to be told to groups, and when."""
         self._seen: dict[int, _Seen] = {}
         self._terminated: set[str] = set()
         self._ending_s: float | None = None
@@ -107,6 +111,7 @@ class Replica:
             for membership in joined:
                 membership.leave()
             raise
+        self._look_for_new_code()
         self._lanes.start()
         self._keeper.start()
         self._watcher.start()
@@ -144,14 +149,14 @@ class Replica:
         for name, membership in self._memberships.items():
             self._hear(name, membership)
         self._begin_all()
-        self._heed_calls()
         self._look_after_lanes()
+        self._heed_calls()
         self._let_go()
         self._look_for_new_code()
 
     def _tick_s(self) -> float:
         wake_s = self.dispatcher.wake() - self.dispatcher.clock()
-        busy = bool(self.dispatcher.in_flight()) or bool(self._to_begin)
+        busy = bool(self.dispatcher.in_flight() or self._to_begin or self._calls)
         return max(min(wake_s, TICK_S if busy else TICK_S_IDLE), 0.001)
 
     def _is_over(self) -> bool:
@@ -225,13 +230,16 @@ class Replica:
             except UnknownStream:
                 del self._to_begin[key]  # the group will hear of it
                 continue
-            known = self._stored_attempts(grant).begun(at)
+            stored = self._stored_attempts(grant)
+            if end <= at:  # there was nothing to die of
+                stored = stored.ended()
+            known = stored.begun(at)
             ready.append((key, _note(grant, at, known), known, end))
         errors = self._memberships[name].commit([commit for _, commit, _, _ in ready])
         failpoint("replica.after-begin")
         for (key, commit, known, end), error in zip(ready, errors, strict=True):
             if isinstance(error, Retryable):
-                self._begin_at_s = self.dispatcher.clock() + BEGIN_AGAIN_S
+                self._begin_at_s = self.dispatcher.clock() + AGAIN_S
                 log.warning("%s: not begun yet: %s", key[0], error)
                 continue
             del self._to_begin[key]
@@ -292,23 +300,35 @@ class Replica:
     # What lanes have reported
 
     def _heed_calls(self) -> None:
+        """Tell the groups what they must hear; what cannot be told now is told later."""
         while not self.dispatcher.calls.empty():
-            duty, grant, report = self.dispatcher.calls.get()
-            membership = self._memberships[duty.computation]
-            if report.outcome == "stopped":
-                self._stopped(duty, grant, report.reason, failed=bool(report.failures))
-            elif report.rewind is not None:
-                try:
-                    membership.move(grant, report.rewind)
-                except (Fenced, Retryable) as why:
-                    log.warning("%s: not moved back to %d: %s", duty, report.rewind, why)
-                    membership.fence(grant)
-            else:
-                membership.fence(grant)
+            self._calls.append((0.0, self.dispatcher.calls.get()))
+        now_s = time.monotonic()
+        waiting, self._calls = self._calls, []
+        for at_s, call in waiting:
+            if now_s < at_s:
+                self._calls.append((at_s, call))
+                continue
+            try:
+                self._heed(call)
+            except Retryable as why:
+                log.warning("%s: told later: %s", call.duty, why)
+                self._calls.append((now_s + AGAIN_S, call))
 
-    def _stopped(self, duty: Duty, grant: Grant, reason: str, *, failed: bool) -> None:
+    def _heed(self, call: Call) -> None:
+        duty, grant, report = call
+        membership = self._memberships[duty.computation]
+        if report is not None and report.outcome == "stopped":
+            membership.stop(grant)
+            self._stopped(duty, grant, report.reason)
+        elif report is not None and report.rewind is not None:
+            with suppress(Fenced):  # it is another's by now
+                membership.move(grant, report.rewind)
+        else:
+            membership.fence(grant)
+
+    def _stopped(self, duty: Duty, grant: Grant, reason: str) -> None:
         name = duty.computation
-        self._memberships[name].stop(grant)
         charge = self.dispatcher.charge(duty, grant.token)
         at = charge.attempts.offset if charge is not None else 0
         log.error(
@@ -385,7 +405,7 @@ class Replica:
     def _fence(self, duty: Duty, token: bytes) -> None:
         charge = self.dispatcher.charge(duty, token)
         if charge is not None:
-            self._memberships[duty.computation].fence(charge.grant)
+            self._calls.append((0.0, Call(duty, charge.grant, None)))
 
     # New code
 

@@ -26,6 +26,7 @@ from penstock.run.kit import Kit, kits
 from penstock.run.lane import Lane
 from penstock.run.membership import GroupMembership, MemberSettings
 from penstock.run.opening import open as open_hub
+from penstock.run.processes import ProcessLanes
 from penstock.run.replica import Replica
 from penstock.run.settings import RunSettings
 from penstock.run.subscription import Subscription
@@ -288,6 +289,18 @@ def _lanes(
     processes: bool,
     reference: str | None,
 ) -> Callable[[Dispatcher, int], Lanes]:
+    if processes:
+        backend.capabilities.require("processes")
+        if reference is None:
+            raise BadSetting(
+                "lanes as processes load the topology themselves: say from where, as in "
+                "reference='shop.py'"
+            )
+        hub = os.path.abspath(backend.describe()["directory"])
+        return lambda dispatcher, count: ProcessLanes(
+            dispatcher, count, hub=hub, reference=reference, settings=settings, replica=replica
+        )
+
     def made(number: int, dispatcher: Dispatcher) -> Lane:
         return Lane(number, dispatcher, backend, found, replica)
 
@@ -312,10 +325,3 @@ def make_streams(hub: Hub, topology: Topology, settings: RunSettings) -> None:
         if settings.policy(each).then == "dead-letter" and each.dead_letters not in there:
             codec = codecs.pop() if len(codecs) == 1 else "bytes"
             hub.create_stream(each.dead_letters, shards=1, codec=codec, exist_ok=True)
-
-
-def check_reference(processes: bool, reference: str | None) -> None:
-    if processes and reference is None:
-        raise BadSetting(
-            "lanes as processes load the topology themselves: say from where, reference='shop.py'"
-        )

@@ -437,8 +437,10 @@ class _Dispatching:
             self._revoke, self._revoke, self._lose, self._renew, self._set_timer, self._set_single,
             self._stop, self._withdraw, self._old_order,
         ))  # fmt: skip
-        if book.told:
-            happen(world.dice.choice(list(book.told.values())))
+        ending = [told for told in book.told.values() if told.ending_s < inf]
+        some = ending if ending and world.chance(0.3) else list(book.told.values())
+        if some:
+            happen(world.dice.choice(some))
         self._then(world.about(self.draw.trouble_s), self._disturb)
 
     def _renew(self, told: Told) -> None:

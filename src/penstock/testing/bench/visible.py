@@ -1,0 +1,93 @@
+"""From the append of a record to its output in the hands of a reader: producer, replica and reader
+are three processes.
+
+The producer appends some 5 records every 5 ms, one call each, spread over all shards; a record's
+time is taken before the call. The reader waits for changes of the hub and reads every shard of the
+output. The replica has the default settings.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import threading
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import penstock
+from penstock import Topology, computation
+from penstock.run.stream import Stream
+from penstock.testing.bench.evidence import stamped_ns
+from penstock.testing.bench.measure import quantile
+from penstock.testing.bench.processes import STREAM, child
+
+OUTPUT = "visible"
+PER_SECOND = 1_000
+WARM_S = 1.0
+WAIT_S = 0.1
+
+
+@computation(name="latency", inputs=STREAM, outputs=OUTPUT, version="1")
+def pass_on(record: Any, out: Any) -> None:
+    out.append(OUTPUT, record.value, key=record.key)
+
+
+def latency(directory: Path, shards: int, seconds: float) -> dict[str, Any]:
+    """In milliseconds, without those of the first moment."""
+    with penstock.open(directory) as hub, ExitStack() as stack:
+        for name in (STREAM, OUTPUT):
+            hub.create_stream(name, shards=shards)
+        reader = child(stack, "visible", directory, OUTPUT)
+        assert reader.line() == "ready", "the reader did not start"
+        running = stack.enter_context(penstock.start(Topology(pass_on), hub))
+        producer = child(stack, "producer", directory, str(PER_SECOND))
+        time.sleep(WARM_S + seconds)
+        producer.tell()
+        running.wait("30s", until_caught_up=True)
+        counters = running.counters["latency"]
+        reader.tell()
+        waits_ms = [float(wait) for wait in reader.line().split()]
+    assert len(waits_ms) == counters.processed, (len(waits_ms), counters.processed)
+    counted = waits_ms[int(len(waits_ms) * WARM_S / (WARM_S + seconds)) :]
+    return {
+        "latency_p50_ms": round(statistics.median(counted), 2),
+        "latency_p99_ms": round(quantile(counted, 0.99), 2),
+        "latency_max_ms": round(max(counted), 1),
+        "latency_records": len(waits_ms),
+        "latency_slice_records": round(counters.processed / counters.slices, 2),
+    }
+
+
+def main(directory: str, _: str, output: str) -> None:
+    """The reader: says when it is ready, and at the end how long each record took."""
+    with penstock.open(directory, create=False) as hub:
+        ending = threading.Event()
+        waits_ms: list[float] = []
+        stream = hub.stream(output)
+        reading = threading.Thread(target=_read, args=(stream, waits_ms, ending))
+        reading.start()
+        print("ready", flush=True)
+        sys.stdin.readline()  # a line, or the end of who started this
+        ending.set()
+        reading.join()
+        print(" ".join(f"{wait_ms:.3f}" for wait_ms in waits_ms), flush=True)
+
+
+def _read(stream: Stream, waits_ms: list[float], ending: threading.Event) -> None:
+    at = [stream.bounds(shard).end for shard in range(stream.shards)]
+    ends = False
+    while not ends:
+        ends = ending.is_set()  # and once more, for what came meanwhile
+        seen = stream.changes()
+        for shard in range(stream.shards):
+            for record in stream.read(shard, at[shard]):
+                waits_ms.append((time.monotonic_ns() - stamped_ns(record.value)) / 1e6)
+                at[shard] += 1
+        if not ends:
+            stream.wait(seen, WAIT_S)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
