@@ -6,7 +6,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from penstock.core.errors import LaneLost
 from penstock.core.ports import Grant
 from penstock.core.verdict import Judge
 from penstock.run.counters import Counters
+from penstock.run.farewells import Farewells
 from penstock.run.protocol import Failed, Report, Verdict, Work
 from penstock.run.rows import now_ms
 
@@ -54,10 +55,12 @@ class Dispatcher:
         dispatch: Dispatch,
         judges: Mapping[str, Judge],
         *,
+        closing: Collection[str] = (),
         on_call: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``on_call`` is called when there is something in `calls`, or something may have ended."""
+        """``closing`` are the computations that want to be closed before a shard goes. ``on_call``
+        is called when there is something in `calls`, or something may have ended."""
         self._dispatch = dispatch
         self._judges = judges
         self._on_call = on_call
@@ -67,6 +70,7 @@ class Dispatcher:
         self.calls: queue.SimpleQueue[Call] = queue.SimpleQueue()
         self._charges: dict[Duty, Charge] = {}
         self._boxes: dict[int, queue.SimpleQueue[Work | None]] = {}
+        self._farewells: Farewells[Charge] = Farewells(closing)
         self._closed = False
 
     # For lanes
@@ -85,6 +89,10 @@ class Dispatcher:
             box = self._boxes.get(lane)
             if box is None or self._closed:
                 return _no_more(box)
+            goodbye = self._farewells.next(lane)
+            if goodbye is not None:
+                box.put(goodbye)
+                return box
             self._dispatch.ask(lane)
             self._deal()
             return box
@@ -97,6 +105,10 @@ class Dispatcher:
 
     def report(self, lane: int, report: Report) -> None:
         with self.lock:
+            if self._farewells.knows(report.number):
+                self._farewells.done(report.number)
+                self._on_call()
+                return
             given = self._in_hand(lane, report.number)
             self._count(given, report)
             hold = self._settled(lane, given, report)
@@ -145,9 +157,15 @@ class Dispatcher:
     def gone(self) -> list[tuple[Hold, Charge]]:
         """What shall end and has; it is forgotten."""
         with self.lock:
-            return [
-                (hold, self._charges.pop(hold.duty)) for hold in self._dispatch.gone(self.clock())
-            ]
+            found: list[tuple[Hold, Charge]] = []
+            for hold in self._dispatch.gone(self.clock()):
+                charge = self._charges.pop(hold.duty)
+                if not self._farewells.takes(hold, charge, charge.grant, self._boxes):
+                    found.append((hold, charge))
+            for lane in self._farewells.lanes() & self._dispatch.waiting.keys():
+                self._dispatch.withdraw(lane)
+                self._boxes[lane].put(self._farewells.next(lane))
+            return found + self._farewells.over(self.clock())
 
     def overdue(self) -> list[Lost]:
         """Lanes that did not end in time: they are lost."""
@@ -216,6 +234,12 @@ class Dispatcher:
     # What there is to see
 
     @property
+    def is_empty(self) -> bool:
+        """Whether nothing is held any more."""
+        with self.lock:
+            return not self._dispatch.holds and not self._farewells
+
+    @property
     def is_idle(self) -> bool:
         """Whether nothing is in flight, and nothing held is left to do."""
         with self.lock:
@@ -274,6 +298,7 @@ class Dispatcher:
 
     def _forget(self, lane: int, duty: Duty | None) -> None:
         self._boxes.pop(lane, None)
+        self._farewells.lost(lane)
         if duty is not None:
             self.counters[duty.computation].lanes_lost += 1
 

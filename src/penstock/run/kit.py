@@ -30,6 +30,11 @@ class Kit:
     """Which code it is."""
 
     @property
+    def wants_closing(self) -> bool:
+        """Whether it has something to do before a shard goes."""
+        return self.computation.is_class and hasattr(self.computation.handler, "close")
+
+    @property
     def calls_itself(self) -> bool:
         """Whether it may want to be called without a record."""
         return self.computation.is_class and hasattr(self.computation.handler, "on_timer")

@@ -63,21 +63,26 @@ class Lane:
 
     def _worked(self, work: Work) -> Report:
         hand = self.hand = Hand(work.number, work.start)
+        duty = Duty(work.computation, ShardId(work.stream, work.shard))
+        if work.closing and not self._has(duty, work.token):
+            return Report(number=work.number, next=work.start, outcome="done")
         try:
-            post = self._post(work)
+            post = self._post(work, duty)
         except UnknownStream:
             # The group will hear of it.
             return Report(number=work.number, next=work.start, outcome="fenced")
         ask = partial(self._desk.failed, self.number)
         report = post.work(work, hand, ask)
         self.hand = None
-        duty = Duty(work.computation, ShardId(work.stream, work.shard))
         if not post.is_sound or work.closing:
             del self._posts[duty]
         return report
 
-    def _post(self, work: Work) -> Post:
-        duty = Duty(work.computation, ShardId(work.stream, work.shard))
+    def _has(self, duty: Duty, token: bytes) -> bool:
+        known = self._posts.get(duty)
+        return known is not None and known.grant.token == token
+
+    def _post(self, work: Work, duty: Duty) -> Post:
         known = self._posts.get(duty)
         if known is not None:
             if work.warm and known.grant.token == work.token:

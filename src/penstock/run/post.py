@@ -104,6 +104,7 @@ class Post:
         self._instance = Instance(kit.computation, self._out, self._ctx, loop, kit.policy.timeout_s)
         self._attempts = Attempts()
         self._is_new = True
+        self._is_closed = False
 
     def work(self, work: Work, hand: Hand, ask: Ask) -> Report:
         """Do it, as far as it goes, and tell how far that was."""
@@ -130,10 +131,14 @@ class Post:
         return self._stored(work, tally, spent_s)
 
     def close(self) -> None:
-        """Its shard goes elsewhere, nothing can be committed any more."""
+        """Its shard goes elsewhere: the user's ``close`` is called, once."""
+        if self._is_closed:
+            return
+        self._is_closed = True
         try:
             self._instance.close()
         except Exception:
+            self._take_back(0)
             log.exception("close of %s failed", self._kit.computation.name)
 
     @property
@@ -150,7 +155,9 @@ class Post:
                 return
             self._is_new = False
         if work.closing:
-            self._instance.close()
+            self.close()
+            self._seal(Mark(lambda _: now_ms()))
+            return
         now_s = time.time()
         due = sorted((at_s, key) for key, at_s in self._ctx.timers.items() if at_s <= now_s)
         for _, key in due:

@@ -81,7 +81,13 @@ class Replica:
         rules = {name: _rules(kit) for name, kit in kits.items()}
         judges = {name: Judge(kit.policy, skip_first_failures) for name, kit in kits.items()}
         dispatch = Dispatch(rules, lanes, allocation)  # type: ignore[arg-type]
-        self.dispatcher = Dispatcher(dispatch, judges, on_call=self._bell.ring, clock=clock)
+        self.dispatcher = Dispatcher(
+            dispatch,
+            judges,
+            closing={name for name, kit in kits.items() if kit.wants_closing},
+            on_call=self._bell.ring,
+            clock=clock,
+        )
         self._lanes = made_lanes(self.dispatcher, lanes)
         self._to_begin: dict[tuple[Duty, bytes], Begin] = {}
         self._begin_at_s = 0.0
@@ -160,7 +166,7 @@ class Replica:
         return max(min(wake_s, TICK_S if busy else TICK_S_IDLE), 0.001)
 
     def _is_over(self) -> bool:
-        return self._ending_s is not None and not self.dispatcher.holds()
+        return self._ending_s is not None and self.dispatcher.is_empty
 
     def _check_ending(self) -> None:
         if self._asked_to_end is None:

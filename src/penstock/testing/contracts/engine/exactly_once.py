@@ -83,7 +83,9 @@ class ExactlyOnceContract(AtWork):
     ) -> None:
         _fill_chain(hub, 600)
         monkeypatch.setattr(failpoints, "_armed", failpoints.armed(f"{point}:raise@1"))
-        both = [run(chain, name="a"), run(chain, name="b")]
+        both = [run(chain, name="a")]
+        until(lambda: both[0].counters["split"].slices or not both[0].is_running, "it works", 20)
+        both.append(run(chain, name="b"))
         until(lambda: not all(one.is_running for one in both), "one of them ends", 20)
         (ended,) = [one for one in both if not one.is_running]
         with pytest.raises(failpoints.FailPoint):
