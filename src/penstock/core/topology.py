@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
@@ -29,15 +29,15 @@ class Topology:
 
     def __init__(
         self,
-        *computations: Computation,
+        *computations: Computation | type[Any],
         streams: Mapping[str, Mapping[str, Any]] | None = None,
         name: str = "topology",
     ) -> None:
         """``streams`` says how streams are made that are not there yet: shards, codec, routing,
         retention, retention_bytes."""
-        _check(computations)
+        # A decorated class is a computation; type checkers go on taking it for the class.
+        self.computations = _ordered(_checked(computations))
         self.name = checked_name(name)
-        self.computations = _ordered(computations)
         """Upstream first; else in the order given."""
         self.declared = {checked_name(s): _settings(s, made) for s, made in (streams or {}).items()}
         """How streams are made that are not there yet."""
@@ -80,16 +80,21 @@ class Topology:
         return tuple(each for each in self.computations if stream in each.inputs)
 
 
-def _check(computations: tuple[Computation, ...]) -> None:
-    if not computations:
+def _checked(given: tuple[Computation | type[Any], ...]) -> tuple[Computation, ...]:
+    if not given:
         raise BadTopology("a topology needs computations: Topology(bill, index)")
-    names: set[str] = set()
-    for each in computations:
+    computations: list[Computation] = []
+    for each in given:
         if not isinstance(each, Computation):
             raise BadTopology(f"{each!r} is no computation: decorate it with @computation(…)")
-        if each.name in names:
+        if any(each.name == other.name for other in computations):
             raise BadTopology(f"two computations are called {each.name!r}: each needs its own name")
-        names.add(each.name)
+        computations.append(each)
+    _check_letters(computations)
+    return tuple(computations)
+
+
+def _check_letters(computations: Sequence[Computation]) -> None:
     letters = {each.dead_letters: each.name for each in computations}
     for each in computations:
         for stream in each.outputs:

@@ -42,6 +42,12 @@ class Hand:
         return lambda: last - left()
 
     @property
+    def rows_left(self) -> tuple[Callable[[], int], int]:
+        """The same in two parts, of which only the first is asked for each record: how many rows
+        come behind the one in hand, and which is the last of them."""
+        return self._rows.__length_hint__, self._end - 1  # type: ignore[attr-defined]
+
+    @property
     def given(self) -> int:
         """The row that comes next."""
         return self._end - length_hint(self._rows)

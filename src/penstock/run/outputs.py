@@ -7,7 +7,7 @@ attempt can be taken back, and time and trace be carried on, without anything do
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 from penstock.core.batch import COMMIT_BYTES_MAX, ROW_OVERHEAD, Batch, Row, timed_batch
 from penstock.core.errors import BadOutput
@@ -36,6 +36,18 @@ class Target(NamedTuple):
     shares: Shares
 
 
+class More(TypedDict, total=False):
+    """What an output may have beside value and key. One dictionary, empty for most, is quicker than
+    a default for each of them."""
+
+    headers: Headers
+    timestamp: Instant | None
+    sequence: int | None
+    flags: int
+    trace: bytes | str | None
+    shard: int | None
+
+
 class Mark(NamedTuple):
     """What one handled batch tells about the outputs made from it."""
 
@@ -44,12 +56,14 @@ class Mark(NamedTuple):
     traces: Callable[[int], bytes | None] | None = None
     origins: Callable[[int], bytes] | None = None
     """From which record of a source each row comes, if that is to be told."""
+    time: int | None = None
+    """The timestamp of all of them, if they have the same."""
 
 
 class _Gathered:
     """The outputs for one stream."""
 
-    __slots__ = ("data", "encode", "extra", "keys", "rows", "target", "times")
+    __slots__ = ("data", "encode", "extra", "keys", "left", "rows", "target", "times")
 
     def __init__(self, target: Target) -> None:
         self.target = target
@@ -58,17 +72,47 @@ class _Gathered:
         self.data: list[bytes | None] = []
         self.rows: list[int] = []
         """The input row of each, of the batch being handled; then, sealed, no more."""
+        self.left: list[int] = []
+        """Of the last of them instead: how many rows came behind it."""
         self.times: list[int] = []
         """The timestamp of each that is sealed."""
         self.extra: dict[int, tuple[Row, int | None, bool]] = {}
         """Those that have more than key and data: with the shard asked for, and whether their
         timestamp was given."""
 
+    def noted(
+        self,
+        value: Any,
+        key: Key,
+        *,
+        headers: Headers = (),
+        timestamp: Instant | None = None,
+        sequence: int | None = None,
+        flags: int = 0,
+        trace: bytes | str | None = None,
+        shard: int | None = None,
+    ) -> tuple[bytes | None, bytes | None]:
+        """Key and data of the one that comes next; what else it has is noted."""
+        if headers or flags or (timestamp, sequence, trace, shard) != _PLAIN:
+            row = row_of(
+                self.target.codec, value, key, headers,
+                0 if timestamp is None else timestamp, sequence or 0, flags, trace,
+            )  # fmt: skip
+            if shard is not None:
+                self.target.shares.shard_for(None, shard)
+            self.extra[len(self.keys)] = row, shard, timestamp is not None
+            return row.key, row.data
+        return key_bytes(key), None if value is None else self.encode(value)
+
     def cut(self, count: int) -> None:
-        del self.keys[count:], self.data[count:], self.times[count:]
+        del self.keys[count:], self.data[count:], self.times[count:], self.left[:]
         del self.rows[max(count - len(self.times), 0) :]
         for at in [at for at in self.extra if at >= count]:
             del self.extra[at]
+
+
+def _none_left() -> int:
+    return 0
 
 
 class Outputs:
@@ -77,46 +121,30 @@ class Outputs:
     def __init__(self, computation: str, targets: Mapping[str, Target]) -> None:
         self._computation = computation
         self._gathered = {name: _Gathered(target) for name, target in targets.items()}
-        self._row: Callable[[], int] = lambda: 0
+        self._left: Callable[[], int] = _none_left
+        self._last = 0
         self._on_full: Callable[[], None] = lambda: None
         self.nbytes = 0
 
-    def append(
-        self,
-        stream: str,
-        value: Any,
-        key: Key = None,
-        *,
-        headers: Headers = (),
-        timestamp: Instant | None = None,
-        sequence: int | None = None,
-        flags: int = 0,
-        trace: bytes | str | None = None,
-        shard: int | None = None,
-    ) -> None:
+    def append(self, stream: str, value: Any, key: Key = None, **more: Unpack[More]) -> None:
         """Append to one of the computation's outputs, when the slice is committed.
 
-        Without a timestamp it gets that of the record in hand; its trace goes on too."""
+        ``more`` is what a record has beside value and key: headers, timestamp, sequence, flags,
+        trace; and shard, if the key shall not choose it. Without a timestamp it gets that of the
+        record in hand; its trace goes on too."""
         gathered = self._gathered.get(stream)
         if gathered is None:
             raise self._unknown(stream)
-        if headers or flags or (timestamp, sequence, trace, shard) != _PLAIN:
-            row = row_of(
-                gathered.target.codec, value, key, headers,
-                0 if timestamp is None else timestamp, sequence or 0, flags, trace,
-            )  # fmt: skip
-            if shard is not None:
-                gathered.target.shares.shard_for(None, shard)
-            gathered.extra[len(gathered.keys)] = row, shard, timestamp is not None
-            found, data = row.key, row.data
+        if more:
+            found, data = gathered.noted(value, key, **more)
         else:
             data = None if value is None else gathered.encode(value)
             found = key.encode() if type(key) is str and key.isascii() else key_bytes(key)
         gathered.keys.append(found)
         gathered.data.append(data)
-        gathered.rows.append(self._row())
-        self.nbytes += ROW_OVERHEAD + len(data or b"") + len(found or b"")
-        if self.nbytes > FULL_BYTES:
+        gathered.left.append(self._left())
+        self.nbytes = nbytes = self.nbytes + ROW_OVERHEAD + len(data or b"") + len(found or b"")
+        if nbytes > FULL_BYTES:
             self._full()
 
     def _full(self) -> None:
@@ -139,13 +167,23 @@ class Outputs:
     def count(self) -> int:
         return sum(len(gathered.keys) for gathered in self._gathered.values())
 
-    def follow(self, row: Callable[[], int], on_full: Callable[[], None]) -> None:
-        """How to tell the row in hand, and what to do when enough is gathered."""
-        self._row = row
+    def follow(self, left: Callable[[], int], last: int, on_full: Callable[[], None]) -> None:
+        """How to tell how many rows are left before the last one, and what to do when enough is
+        gathered."""
+        self._settle()
+        self._left = left
+        self._last = last
         self._on_full = on_full
+
+    def _settle(self) -> None:
+        """Which row is in hand is worked out later, for all at once, and mostly never."""
+        for gathered in self._gathered.values():
+            gathered.rows += [self._last - left for left in gathered.left]
+            gathered.left.clear()
 
     def take_back(self, row: int) -> None:
         """What was made from this row of the batch in hand, and from those behind it."""
+        self._settle()
         for gathered in self._gathered.values():
             sealed = len(gathered.times)
             kept = len(gathered.rows)
@@ -160,14 +198,21 @@ class Outputs:
 
     def seal(self, mark: Mark) -> None:
         """The batch in hand is done: what was made from it gets its time."""
+        carries_on = mark.traces or mark.origins or mark.sequences
+        if carries_on or mark.time is None:
+            self._settle()
         for gathered in self._gathered.values():
-            if not gathered.rows:
+            first, count = len(gathered.times), len(gathered.keys)
+            if first == count:
                 continue
-            first = len(gathered.times)
-            gathered.times += map(mark.timestamps, gathered.rows)
-            if mark.traces or mark.origins or mark.sequences:
+            if mark.time is None:
+                gathered.times += map(mark.timestamps, gathered.rows)
+            else:
+                gathered.times += [mark.time] * (count - first)
+            if carries_on:
                 _carry_on(gathered, first, mark)
             gathered.rows.clear()
+            gathered.left.clear()
 
     def appends(self) -> list[Append]:
         """All of it, by stream and shard, in the order in which it was made."""

@@ -24,7 +24,7 @@ from penstock.core.model import Flag, Record, ShardId, Slice
 from penstock.core.ports import Append, Backend, Commit, Grant
 from penstock.failpoints import failpoint
 from penstock.run import story as stories
-from penstock.run.committing import committed_each
+from penstock.run.committing import commit_once
 from penstock.run.context import Context
 from penstock.run.hand import Hand
 from penstock.run.instance import Instance, Loop
@@ -210,8 +210,10 @@ class Post:
             tally.next = behind if begin >= count else batch.offsets[begin]
             if not tally.ends and begin and begin - 1 in flagged:
                 self._act_on(batch, begin - 1, tally, hand)
-        tally.at_ms = batch.timestamps[begin - 1] if begin else tally.at_ms
-        self._seal(self._mark(batch))
+        mark = self._mark(batch)
+        if begin:
+            tally.at_ms = mark.timestamps(begin - 1)
+        self._seal(mark)
 
     def _run(self, batch: Batch, begin: int, end: int, tally: _Tally, hand: Hand, ask: Ask) -> int:
         """The row behind those that are done."""
@@ -484,11 +486,12 @@ class Post:
         )
         failpoint("lane.before-commit")
         count = self._out.count
-        (error,) = committed_each(self._backend, [commit])
-        failpoint("lane.after-commit")
-        if error is not None:
+        try:
+            commit_once(self._backend, commit)
+        except PenstockError:
             self._drop()
-            raise error
+            raise
+        failpoint("lane.after-commit")
         tally.committed = tally.next
         tally.outputs += count
         tally.letters = []
@@ -512,7 +515,8 @@ class Post:
     def _follow(self, hand: Hand, row: Callable[[], int] | None) -> None:
         self._number = hand.number
         told = row or (lambda: 0)
-        self._out.follow(told, hand.cut)
+        left, last = (told, 0) if row is None else hand.rows_left
+        self._out.follow(left, last, hand.cut)
         self._state.follow(told, hand.cut)
 
     def _take_back(self, row: int) -> None:
@@ -524,11 +528,13 @@ class Post:
         self._state.seal()
 
     def _mark(self, batch: Batch) -> Mark:
+        time_ms = _only_time(batch)
         return Mark(
-            batch.timestamps.__getitem__,
+            batch.timestamps.__getitem__ if time_ms is None else lambda _: time_ms,
             None if batch.has_no_sequences else batch.sequences.__getitem__,
             None if batch.has_no_traces else spans(batch.traces),
             self._origins(batch),
+            time_ms,
         )
 
     def _origins(self, batch: Batch) -> Callable[[int], bytes] | None:
@@ -570,6 +576,12 @@ def _flagged(batch: Batch) -> list[int]:
     if batch.has_no_flags:
         return []
     return [row for row, flags in enumerate(batch.flags) if flags & _ACTING]
+
+
+def _only_time(batch: Batch) -> int | None:
+    """The timestamp of all records, if they have the same: told without looking at each."""
+    earliest, latest = batch.times_ms
+    return latest if earliest == latest else None
 
 
 def _one_or_all(kit: Kit, records: Sequence[Record]) -> Record | Sequence[Record]:

@@ -6,6 +6,6 @@ again. The code under test is the real one: `core.group`, `core.member`, `core.w
 processes), `store` (the store's contract, with faults), `net`, `replica`, `worker` and `observer`
 (what processes do), `chaos` (what goes wrong, and what people do). `checks` looks at every step.
 
-Beside it, and smaller: `dispatching`, one replica's `core.dispatch` with its lanes, and
-`dispatch_checks`.
+Beside it, and smaller: `dispatching`, one replica's `core.dispatch` with its lanes, with
+`dispatch_draw` and `dispatch_checks`.
 """

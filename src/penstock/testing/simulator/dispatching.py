@@ -6,7 +6,6 @@ die, fail and report late or twice, and a group that grants shards and takes the
 
 from __future__ import annotations
 
-import random
 import traceback
 from collections import Counter
 from collections.abc import Callable
@@ -14,14 +13,14 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
 
-from penstock.core.dispatch import Allocation, Dispatch, Duty, Given, Lost, Rules
+from penstock.core.dispatch import Dispatch, Duty, Given, Lost
 from penstock.core.model import ShardId
 from penstock.testing.simulator.checks import Violation
 from penstock.testing.simulator.dispatch_checks import FOLLOWS, PARKED, REST, Book, Lane, Told
+from penstock.testing.simulator.dispatch_draw import COST_S_MIN, Draw
 from penstock.testing.simulator.world import World
 
 TROUBLE_S = 25.0
-COST_S_MIN = 0.002
 REST_S = 120.0
 """Long enough for what hangs to end, and for all that is left."""
 
@@ -81,70 +80,6 @@ def simulate(seed: int, machine: type[Dispatch] = Dispatch) -> Outcome:
         crash = tuple(traceback.format_exception(error))
     story = (*world.story(None), *crash) if violation else ()
     return Outcome(seed, world.digest, dispatching.book.number, world.counts, violation, story)
-
-
-class Draw(NamedTuple):
-    """What a seed draws: which faults there are in this run, and how often."""
-
-    lanes: int
-    allocation: Allocation
-    shards: int
-    rules: dict[str, Rules]
-    cost_s: dict[str, float]
-    """What a record of each computation takes."""
-    deals_first: bool
-    """What has ended is asked for after slices were given, not before."""
-    reuse: bool
-    """A lane that is replaced leaves its number to the next."""
-    hangs: float
-    """How many slices do, as all below."""
-    deaths: float
-    fails: float
-    gives_up: float
-    goes_back: float
-    doubts: float
-    late: float
-    twice: float
-    timers: float
-    trouble_s: float
-    """Between two things that happen to the grants."""
-
-    @classmethod
-    def of(cls, seed: int) -> Draw:
-        dice = random.Random(f"dispatch {seed}")
-
-        def some(share: float, most: float) -> float:
-            return dice.uniform(0, most) if dice.random() < share else 0.0
-
-        names = ("parse", "bill", "send")[: dice.randint(1, 3)]
-        return cls(
-            lanes=dice.randint(1, 4),
-            allocation=dice.choice(("pool", "pool", "static")),
-            shards=dice.randint(1, 5),
-            rules={name: _some_rules(dice) for name in names},
-            cost_s={name: dice.choice((COST_S_MIN, 0.02, 0.1)) for name in names},
-            deals_first=dice.random() < 0.5,
-            reuse=dice.random() < 0.5,
-            hangs=some(0.5, 0.1),
-            deaths=some(0.5, 0.1),
-            fails=some(0.6, 0.3),
-            gives_up=some(0.4, 0.1),
-            goes_back=some(0.3, 0.1),
-            doubts=some(0.4, 0.1),
-            late=some(0.5, 0.2),
-            twice=some(0.5, 0.3),
-            timers=some(0.5, 0.4),
-            trouble_s=dice.choice((0.2, 0.5, 2.0)),
-        )
-
-
-def _some_rules(dice: random.Random) -> Rules:
-    batch = dice.random() < 0.3
-    return Rules(
-        concurrency=dice.choice((None, None, 1, 2)),
-        capacity=dice.randint(2, 12) if batch else None,
-        threshold_s=dice.uniform(0.1, 3.0) if batch else 0.0,
-    )
 
 
 @dataclass(slots=True)

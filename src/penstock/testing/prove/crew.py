@@ -1,0 +1,176 @@
+"""The replicas of a proof: real processes, killed, stopped, and started again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from penstock.failpoints import VARIABLE
+from penstock.testing.prove.scratch import Scratch
+
+TERM_S_MAX = 30.0
+AGAIN_S = 1.0
+"""One that ended by itself is started again so much later."""
+
+
+class Ended(NamedTuple):
+    """A replica that ended although nobody had done anything to it."""
+
+    name: str
+    code: int
+    said: str
+
+
+class Life:
+    """One process, from its start to its end."""
+
+    def __init__(self, slot: int, name: str, process: subprocess.Popen[bytes], log: Path) -> None:
+        self.slot = slot
+        self.name = name
+        self.process = process
+        self.log = log
+        self.fail = ""
+        self.resume_s: float | None = None
+        """It is stopped until then."""
+
+    @property
+    def code(self) -> int | None:
+        return self.process.poll()
+
+    def stands_still(self) -> bool:
+        """Whether somebody has stopped it: us, or a fail point."""
+        try:
+            stat = Path(f"/proc/{self.process.pid}/stat").read_text()
+        except OSError:
+            return False
+        return stat.rpartition(")")[2].split()[0] == "T"
+
+
+class Crew:
+    def __init__(self, scratch: Scratch, arguments: Sequence[str], stopped_s: float) -> None:
+        self.lives: dict[int, Life] = {}
+        self.ended: list[Ended] = []
+        """By themselves."""
+        self.died: list[tuple[str, str]] = []
+        """Names and fail points of those that died at one."""
+        self.births = 0
+        self._scratch = scratch
+        self._arguments = arguments
+        self._stopped_s = stopped_s
+        self._due: dict[int, float] = {}
+        """Slots to fill again, and when."""
+
+    def start(self, slot: int, fail: str = "", extra: dict[str, str] | None = None) -> Life:
+        self.births += 1
+        name = f"r{slot + 1}.{self.births}"
+        environment = self._scratch.environment() | (extra or {})
+        if fail:
+            environment[VARIABLE] = fail
+        log = self._scratch.logs / f"{name}.log"
+        with log.open("wb") as told:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "penstock", "--hub", str(self._scratch.hub), "run",
+                 *self._arguments, "--name", name],
+                cwd=self._scratch.place,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=told,
+                stderr=told,
+                process_group=0,
+            )  # fmt: skip
+        life = self.lives[slot] = Life(slot, name, process, log)
+        life.fail = fail
+        return life
+
+    # Deeds
+
+    def kill(self, life: Life) -> None:
+        life.process.kill()
+        life.process.wait()
+        self._sweep(life)
+        del self.lives[life.slot]
+        self._due[life.slot] = 0.0
+
+    def stop(self, life: Life, for_s: float) -> None:
+        os.killpg(life.process.pid, signal.SIGSTOP)
+        life.resume_s = time.monotonic() + for_s
+
+    def resume(self, life: Life) -> None:
+        life.resume_s = None
+        os.killpg(life.process.pid, signal.SIGCONT)
+
+    def end(self, life: Life) -> None:
+        """Tell it to end, and wait."""
+        self.lives.pop(life.slot, None)
+        if life.stands_still():
+            self.resume(life)
+        life.process.terminate()
+        try:
+            life.process.wait(TERM_S_MAX)
+        except subprocess.TimeoutExpired:
+            life.process.kill()
+            life.process.wait()
+            self.ended.append(Ended(life.name, 0, f"did not end within {TERM_S_MAX:g} s"))
+        self._sweep(life)
+
+    # Keeping up with them
+
+    def tick(self) -> None:
+        now_s = time.monotonic()
+        for life in list(self.lives.values()):
+            if life.code is not None:
+                self._note_end(life, now_s)
+            elif life.resume_s is not None:
+                if life.resume_s <= now_s:
+                    self.resume(life)
+            elif ":stop" in life.fail and life.stands_still():
+                life.resume_s = now_s + self._stopped_s
+        for slot in [slot for slot, at_s in self._due.items() if at_s <= now_s]:
+            del self._due[slot]
+            self.start(slot)
+
+    def heal(self) -> None:
+        """Nobody stands still any more."""
+        for life in self.lives.values():
+            if life.resume_s is not None:
+                self.resume(life)
+
+    def end_all(self) -> None:
+        self._due.clear()
+        for life in list(self.lives.values()):
+            self.end(life)
+
+    def kill_all(self) -> None:
+        for life in list(self.lives.values()):
+            self.kill(life)
+        self._due.clear()
+
+    def _note_end(self, life: Life, now_s: float) -> None:
+        self._sweep(life)
+        del self.lives[life.slot]
+        self._due[life.slot] = now_s
+        assert life.code is not None
+        if life.code == -signal.SIGKILL and ":kill" in life.fail:
+            self.died.append((life.name, life.fail))
+            return
+        self.ended.append(Ended(life.name, life.code, _last_line(life.log)))
+        self._due[life.slot] = now_s + AGAIN_S
+
+    def _sweep(self, life: Life) -> None:
+        """Processes that a replica started, and left behind: its lanes end by themselves, but who
+        was stopped with it cannot."""
+        try:
+            os.killpg(life.process.pid, signal.SIGCONT)
+        except ProcessLookupError:
+            return
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(errors="replace").strip().splitlines()
+    return lines[-1] if lines else ""

@@ -1,0 +1,84 @@
+"""Appends made-up records to the sources while things go wrong, in a thread of its own: a stopped
+replica may hold the lock that an append waits for."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from penstock.core.errors import PenstockError, Retryable
+from penstock.run.stream import Stream
+from penstock.testing.prove.sample import Source
+
+CHUNKS_PER_S = 25
+CHUNK_RECORDS_MAX = 2_000
+PRODUCER = "penstock-prove"
+AGAIN_S = 0.2
+
+
+class Load:
+    def __init__(
+        self, streams: Mapping[str, Stream], sources: Mapping[str, Source], records: int, for_s: float
+    ) -> None:
+        self.appended = dict.fromkeys(streams, 0)
+        """So many are acknowledged."""
+        self.failure: PenstockError | None = None
+        self._streams = streams
+        self._sources = sources
+        self._shares = _shares(records, list(streams))
+        self._chunk = min(max(round(records / max(for_s * CHUNKS_PER_S, 1)), 1), CHUNK_RECORDS_MAX)
+        self._pause_s = for_s / max(records / self._chunk, 1)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="prove load", daemon=True)
+
+    @property
+    def total(self) -> int:
+        return sum(self.appended.values())
+
+    @property
+    def is_over(self) -> bool:
+        return not self._thread.is_alive()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def hurry(self) -> None:
+        """No more pauses."""
+        self._pause_s = 0.0
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        seqs = dict.fromkeys(self._streams, 0)
+        try:
+            while not self._stop.is_set():
+                due = [name for name, n in self._shares.items() if self.appended[name] < n]
+                if not due:
+                    return
+                for name in due:
+                    self._append(name, seqs[name])
+                    seqs[name] += 1
+                self._stop.wait(self._pause_s * len(due))
+        except PenstockError as why:
+            self.failure = why
+
+    def _append(self, name: str, seq: int) -> None:
+        first = self.appended[name]
+        count = min(self._chunk, self._shares[name] - first)
+        pairs: list[tuple[Any, str]] = [self._sources[name](first + n) for n in range(count)]
+        while not self._stop.is_set():
+            try:
+                self._streams[name].append_many(pairs, producer=PRODUCER, producer_seq=seq)
+            except Retryable:
+                self._stop.wait(AGAIN_S)
+            else:
+                self.appended[name] += count
+                return
+
+
+def _shares(records: int, streams: list[str]) -> dict[str, int]:
+    whole, rest = divmod(records, len(streams))
+    return {name: whole + (at < rest) for at, name in enumerate(streams)}
