@@ -38,6 +38,11 @@ _GROUPS_GOALS = {
     "consumer_ratio": ">= 0.7",
     "idle_cpu": "<= 0.02",
 }
+_PIPELINE_GOALS = {
+    "trivial_ratio": ">= 0.7",
+    "latency_p50_ms": "<= 10",
+    "latency_p99_ms": "<= 40",
+}
 
 _Bench = Callable[[Path | None, Callable[[str], None]], Mapping[str, Any]]
 
@@ -73,6 +78,18 @@ def groups(only: str, directory: Path | None, as_json: bool) -> None:
 
     parts = [part for part in only.split(",") if part]
     _show(partial(run, only=parts), _GROUPS_GOALS, directory, as_json)
+
+
+@bench.command()
+@click.option("--engine", default="local", show_default=True, help="What runs the lanes: local.")
+@_on
+@as_json
+def pipeline(engine: str, directory: Path | None, as_json: bool) -> None:
+    """A topology against a thread that does the same without one, and how long a record takes from
+    its append to its output; about 2 minutes."""
+    from penstock.testing.bench.pipeline import run
+
+    _show(partial(run, engine=engine), _PIPELINE_GOALS, directory, as_json)
 
 
 def _show(run: _Bench, goals: Mapping[str, str], directory: Path | None, as_json: bool) -> None:

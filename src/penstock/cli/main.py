@@ -15,6 +15,7 @@ from penstock.cli.bench import bench
 from penstock.cli.doctor import doctor
 from penstock.cli.groups import group
 from penstock.cli.lag import lag, latency
+from penstock.cli.prove import prove
 from penstock.cli.records import append, tail
 from penstock.cli.run import run
 from penstock.cli.streams import stream
@@ -48,7 +49,7 @@ def cli(context: click.Context, hub: str | None) -> None:
     context.obj = hub or os.environ.get("PENSTOCK_HUB") or _from_settings() or HUB_DEFAULT
 
 
-for command in (append, bench, doctor, group, lag, latency, run, stream, tail, topology):
+for command in (append, bench, doctor, group, lag, latency, prove, run, stream, tail, topology):
     cli.add_command(command)
 
 

@@ -31,11 +31,14 @@ class Judge:
     def handled(self, records: int) -> None:
         """So many records were handled, however that ended."""
         self._records += records
-        while self._letters and self._letters[0] <= self._records - FLOOD_RECORDS:
+
+    def _forget_before(self, count: int) -> None:
+        while self._letters and self._letters[0] <= count:
             self._letters.popleft()
 
-    def failed(self, failed: int, retries: bool) -> Verdict:
-        """After so many failed attempts at a record; ``retries``: another one could help."""
+    def failed(self, failed: int, retries: bool, handled: int = 0) -> Verdict:
+        """After so many failed attempts at a record; ``retries``: another one could help. So many
+        records before it were handled and are not counted yet."""
         policy = self.policy
         if retries and policy.tries_again(failed):
             return Verdict("retry", policy.wait_s(failed))
@@ -43,8 +46,10 @@ class Judge:
             return Verdict("skip")
         why = ""
         if policy.then == "dead-letter":
+            at = self._records + handled
+            self._forget_before(at - FLOOD_RECORDS)
             if len(self._letters) < policy.dead_letters_max:
-                self._letters.append(self._records)
+                self._letters.append(at)
                 return Verdict("dead-letter")
             why = (
                 f"{len(self._letters)} of the last {FLOOD_RECORDS} records went to the dead "

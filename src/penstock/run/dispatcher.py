@@ -7,7 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from penstock.core.attempts import Attempts
@@ -38,6 +38,8 @@ class Charge:
     rewound_to: int = -1
     handled_ms: int = 0
     """The timestamp of the last record handled."""
+    timers: dict[str, float] = field(default_factory=dict)
+    """By key, in seconds of the clock on the wall: they go with the shard from lane to lane."""
 
 
 class Call(NamedTuple):
@@ -100,7 +102,8 @@ class Dispatcher:
     def failed(self, lane: int, failed: Failed) -> Verdict:
         with self.lock:
             given = self._in_hand(lane, failed.number)
-            verdict = self._judges[given.duty.computation].failed(failed.failed, failed.retries)
+            judge = self._judges[given.duty.computation]
+            verdict = judge.failed(failed.failed, failed.retries, failed.handled)
         return Verdict(verdict.action, verdict.wait_s, verdict.why)
 
     def report(self, lane: int, report: Report) -> None:
@@ -284,6 +287,7 @@ class Dispatcher:
             warm=given.warm,
             single=hold.single,
             attempts=charge.attempts.encoded(),
+            timers=charge.timers,
         )
 
     def _in_hand(self, lane: int, number: int) -> Given:
@@ -331,6 +335,8 @@ class Dispatcher:
             if report.attempts is not None:
                 charge.attempts = Attempts.decoded(report.attempts)
             charge.handled_ms = report.at_ms or charge.handled_ms
+            if report.timers is not None:
+                charge.timers = report.timers
         match report.outcome:
             case "parked":
                 hold = dispatch.park(lane, number, report.next, now_s + report.wait_s, now_s)
@@ -349,8 +355,9 @@ class Dispatcher:
                 )
         if hold is None or charge is None:
             return None
-        if report.timer_s is not None:
-            dispatch.timer(given.duty, now_s + report.timer_s)
+        if charge.timers:
+            left_s = min(charge.timers.values()) - time.time()
+            dispatch.timer(given.duty, now_s + max(left_s, 0.0))
         if hold.single and report.next >= charge.careful_to:
             dispatch.single(given.duty, False)
         if report.outcome in ("stopped", "fenced") or report.rewind is not None:

@@ -112,6 +112,7 @@ class Post:
         tally = _Tally(work.start, work.start)
         self._attempts = Attempts.decoded(work.attempts) if work.attempts else Attempts()
         self._ctx.on_checkpoint = hand.cut
+        self._ctx.timers = dict(work.timers)
         try:
             self._begin(work, tally, hand, ask)
             if not tally.ends:
@@ -228,7 +229,9 @@ class Post:
             tally.records += row - begin
             self._take_back(row)
             tally.next = batch.offsets[row]
-            return row + self._judged(tally, error, ask, [Record(batch, row)], row)
+            given_up = self._judged(tally, error, ask, [Record(batch, row)], row)
+            tally.records += given_up
+            return row + given_up
         done = hand.given
         tally.records += done - begin
         return done
@@ -339,7 +342,7 @@ class Post:
         row: int,
     ) -> int:
         name, where = self._kit.computation.name, self._where(records, tally)
-        verdict = ask(Failed(self._number, failed, retries))
+        verdict = ask(Failed(self._number, failed, retries, tally.records))
         if verdict.action == "retry":
             log.warning("%s: %s failed, attempt %d: %s", name, where, failed, reason)
             tally.outcome, tally.wait_s, tally.ends = "parked", verdict.wait_s, True
@@ -438,7 +441,7 @@ class Post:
             attempts=None if attempts is None else attempts.encoded(),
             reason=tally.reason,
             at_ms=tally.at_ms,
-            timer_s=self._next_timer_s(),
+            timers=dict(self._ctx.timers),
             rewind=tally.rewind,
         )
 
@@ -556,11 +559,6 @@ class Post:
 
     def _decoded(self, batch: Batch) -> Batch:
         return batch.decoded_by(*self._decode)
-
-    def _next_timer_s(self) -> float | None:
-        if not self._ctx.timers:
-            return None
-        return max(min(self._ctx.timers.values()) - time.time(), 0.0)
 
     def _where(self, records: Sequence[Record], tally: _Tally) -> str:
         if not records:

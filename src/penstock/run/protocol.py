@@ -31,6 +31,8 @@ class Work(msgspec.Struct, tag="work", frozen=True):
     """What is stored about a record that made trouble."""
     closing: bool = False
     """Its shard is let go: say goodbye."""
+    timers: dict[str, float] = {}
+    """By key, in seconds of the clock on the wall."""
 
 
 class Failed(msgspec.Struct, tag="failed", frozen=True):
@@ -41,6 +43,8 @@ class Failed(msgspec.Struct, tag="failed", frozen=True):
     """So many attempts by now."""
     retries: bool
     """Whether another one could help."""
+    handled: int = 0
+    """So many records of the slice were handled before it."""
 
 
 class Verdict(msgspec.Struct, tag="verdict", frozen=True):
@@ -70,8 +74,8 @@ class Report(msgspec.Struct, tag="report", frozen=True, kw_only=True):
     reason: str = ""
     at_ms: int = 0
     """The timestamp of the last record handled."""
-    timer_s: float | None = None
-    """In so many seconds it is to be called, although there may be no record."""
+    timers: dict[str, float] | None = None
+    """Those that are set by now; None: as before."""
     rewind: int | None = None
     """The checkpoint is to be moved back there."""
 

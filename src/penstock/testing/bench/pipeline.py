@@ -39,6 +39,7 @@ ENGINES = ("local",)
 RECORD_BYTES = 100
 BATCH_RECORDS = 1_000
 SHARDS = 4
+KEYS = 1_000
 RECORDS = 300_000
 ROUNDS = 9
 SECONDS = 15.0
@@ -135,7 +136,7 @@ def _compared(
     target = hub.create_stream("target", shards=SHARDS, codec=codec)
     for at in range(0, records, BATCH_RECORDS):
         some = range(at, min(at + BATCH_RECORDS, records))
-        source.append_many([(value(i), f"key-{i * 7919 % 1_000_003:06d}") for i in some])
+        source.append_many([(value(i), f"key-{i % KEYS:06d}") for i in some])
     numbers = itertools.count()
     counted: list[Counters] = []
 

@@ -22,6 +22,7 @@ from penstock.run.stream import Stream
 from penstock.testing.bench.evidence import stamped_ns
 from penstock.testing.bench.measure import quantile
 from penstock.testing.bench.processes import STREAM, child
+from penstock.testing.faults.children import until
 
 OUTPUT = "visible"
 PER_SECOND = 1_000
@@ -43,10 +44,12 @@ def latency(directory: Path, shards: int, seconds: float) -> dict[str, Any]:
         assert reader.line() == "ready", "the reader did not start"
         running = stack.enter_context(penstock.start(Topology(pass_on), hub))
         producer = child(stack, "producer", directory, str(PER_SECOND))
+        counters = running.counters["latency"]
+        until(lambda: counters.processed, "a first record", state=lambda: counters)
         time.sleep(WARM_S + seconds)
         producer.tell()
-        running.wait("30s", until_caught_up=True)
-        counters = running.counters["latency"]
+        assert producer.process.wait(30) == 0, "the producer did not end"
+        assert running.wait("30s", until_caught_up=True), counters
         reader.tell()
         waits_ms = [float(wait) for wait in reader.line().split()]
     assert len(waits_ms) == counters.processed, (len(waits_ms), counters.processed)
@@ -68,11 +71,11 @@ def main(directory: str, _: str, output: str) -> None:
         stream = hub.stream(output)
         reading = threading.Thread(target=_read, args=(stream, waits_ms, ending))
         reading.start()
-        print("ready", flush=True)
+        _say("ready")
         sys.stdin.readline()  # a line, or the end of who started this
         ending.set()
         reading.join()
-        print(" ".join(f"{wait_ms:.3f}" for wait_ms in waits_ms), flush=True)
+        _say(" ".join(f"{wait_ms:.3f}" for wait_ms in waits_ms))
 
 
 def _read(stream: Stream, waits_ms: list[float], ending: threading.Event) -> None:
@@ -87,6 +90,11 @@ def _read(stream: Stream, waits_ms: list[float], ending: threading.Event) -> Non
                 at[shard] += 1
         if not ends:
             stream.wait(seen, WAIT_S)
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

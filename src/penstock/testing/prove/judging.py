@@ -7,7 +7,7 @@ it, so every step is judged for itself: what an earlier one lost is not lost aga
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 

@@ -19,7 +19,11 @@ AGAIN_S = 0.2
 
 class Load:
     def __init__(
-        self, streams: Mapping[str, Stream], sources: Mapping[str, Source], records: int, for_s: float
+        self,
+        streams: Mapping[str, Stream],
+        sources: Mapping[str, Source],
+        records: int,
+        for_s: float,
     ) -> None:
         self.appended = dict.fromkeys(streams, 0)
         """So many are acknowledged."""

@@ -106,7 +106,6 @@ def real_streams(hub: str) -> dict[str, StreamInfo]:
         return {info.name: info for info in opened.streams()}
 
 
-
 def _section(name: str, values: Mapping[str, Any]) -> str:
     plain = {k: v for k, v in values.items() if not isinstance(v, Mapping)}
     lines = [f"[{name}]\n", *(f"{_text(k)} = {_toml(v)}\n" for k, v in plain.items())]

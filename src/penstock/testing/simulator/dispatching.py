@@ -220,7 +220,8 @@ class _Dispatching:
             self._then(delay_s, self._report, lane, given, what, next, spent_s)
 
     def _latency_s(self) -> float:
-        return self.world.about(2.0 if self.world.chance(self.draw.late) else 0.01)
+        late = self.trouble and self.world.chance(self.draw.late)
+        return self.world.about(2.0 if late else 0.01)
 
     def _report(self, lane: Lane, given: Given, what: str, next: int, spent_s: float) -> None:
         book, now_s = self.book, self.world.now_s
