@@ -73,11 +73,14 @@ if TYPE_CHECKING:  # what below is loaded when first asked for, told to type che
     from penstock.core.topology import Topology
     from penstock.run.appender import Appender, Pending
     from penstock.run.consumer import Consumer
+    from penstock.run.context import Context
     from penstock.run.groups import Groups
     from penstock.run.hub import Hub
     from penstock.run.opening import open
+    from penstock.run.outputs import Outputs
     from penstock.run.running import Running, start
     from penstock.run.settings import RunSettings
+    from penstock.run.state import State
     from penstock.run.stream import Stream
 
 __version__ = "0.1.0"
@@ -89,12 +92,15 @@ _LATER = {
     "Appender": "penstock.run.appender",
     "Computation": "penstock.core.computation",
     "Consumer": "penstock.run.consumer",
+    "Context": "penstock.run.context",
     "Groups": "penstock.run.groups",
     "Hub": "penstock.run.hub",
+    "Outputs": "penstock.run.outputs",
     "Pending": "penstock.run.appender",
     "Policy": "penstock.core.policy",
     "RunSettings": "penstock.run.settings",
     "Running": "penstock.run.running",
+    "State": "penstock.run.state",
     "Stream": "penstock.run.stream",
     "Topology": "penstock.core.topology",
     "capped": "penstock.core.assign",
@@ -126,6 +132,7 @@ __all__ = [
     "Computation",
     "Consumer",
     "Contended",
+    "Context",
     "Damaged",
     "DiskFull",
     "Fenced",
@@ -144,6 +151,7 @@ __all__ = [
     "NoRetry",
     "NotDurable",
     "OffsetOutOfRange",
+    "Outputs",
     "Pending",
     "PenstockError",
     "Policy",
@@ -160,6 +168,7 @@ __all__ = [
     "ShardClosed",
     "ShardId",
     "Slice",
+    "State",
     "StoreGone",
     "Stream",
     "StreamExists",

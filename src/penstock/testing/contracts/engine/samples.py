@@ -21,6 +21,7 @@ ORDERS, BILLS, LINES, COUNTED, TOTALS = (
     "shop/orders", "shop/bills", "shop/lines", "shop/counted", "shop/totals",
 )  # fmt: skip
 RETURNS, REFUNDS = "shop/returns", "shop/refunds"
+BRANCHES = [f"shop/branch-{n}" for n in range(10)]
 
 
 def _before(ctx: Context, record: Record) -> int:
@@ -129,6 +130,14 @@ def sort_out(record: Record, out: Outputs) -> None:
 
 
 several = Topology(sort_out)
+
+
+@computation(inputs=BRANCHES, outputs=BILLS)
+def collect(record: Record, out: Outputs) -> None:
+    out.append(BILLS, {"from": str(record.id)})
+
+
+collecting = Topology(collect)
 
 
 @computation(inputs=ORDERS, outputs=BILLS)
