@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.attempts import CAREFUL_AFTER, REASON_CHARS_MAX, VERSION, Attempts
+from penstock.core.attempts import CAREFUL_AFTER, CAREFUL_STEP, REASON_CHARS_MAX, VERSION, Attempts
 from penstock.core.errors import BadStored, NewerFormat
 
 U64 = st.integers(0, 2**64 - 1)
@@ -115,13 +115,26 @@ def test_what_is_no_text_is_made_visible() -> None:
 
 
 @pytest.mark.parametrize(
-    ("deaths_max", "careful_from"), [(1, 0), (2, 1), (3, 2), (5, 2), (1_000, CAREFUL_AFTER)]
+    ("deaths_max", "steps"),
+    [
+        (1, [1, 1, 1, 1]),
+        (2, [0, 1, 1, 1]),
+        (3, [0, 0, 1, 1]),
+        (4, [0, 0, CAREFUL_STEP, 1]),
+        (1_000, [0, 0, CAREFUL_STEP, 1]),
+    ],
 )
-def test_care_begins_before_the_last_death_that_is_allowed(
-    deaths_max: int, careful_from: int
+def test_steps_get_smaller_before_the_last_death_that_is_allowed(
+    deaths_max: int, steps: list[int]
 ) -> None:
-    careful = [Attempts(deaths=deaths).careful(deaths_max) for deaths in range(4)]
-    assert careful == [deaths >= careful_from for deaths in range(4)]
+    assert [Attempts(deaths=deaths).step(deaths_max) for deaths in range(4)] == steps
+
+
+def test_a_step_is_noted_where_it_begins_and_keeps_the_care() -> None:
+    note = Attempts(40, 2, 2, True, code="v1", reason="no")
+    assert note.stepped(40) == note
+    assert note.stepped(104) == Attempts(104, deaths=2, working=True)
+    assert note._replace(deaths=4).stepped(104, deaths_max=5).deaths == CAREFUL_AFTER
 
 
 def test_a_name_is_written_to_the_record_it_is_about() -> None:
@@ -134,7 +147,7 @@ def test_a_name_is_written_to_the_record_it_is_about() -> None:
 def test_deaths_before_a_record_was_named_are_no_proof_against_it() -> None:
     """Its shard was idle while replicas died of something else."""
     idle = Attempts(40, deaths=9, working=True)
-    assert idle.named_next(40).deaths == CAREFUL_AFTER
+    assert idle.named_next(40, deaths_max=5).deaths == CAREFUL_AFTER + 1
 
 
 def test_who_ends_without_dying_drops_the_suspicion_but_not_the_proof() -> None:
@@ -157,8 +170,8 @@ def test_the_record_that_kills_is_given_up_after_so_many_deaths_and_no_other(
     stored, checkpoint, deaths, given_up = Attempts(), 40, 0, []
     while checkpoint < 45:
         stored = stored.begun(checkpoint)
-        if not stored.careful(deaths_max):
-            deaths += 1  # in the middle of a slice: nothing of it was committed
+        if stored.step(deaths_max) != 1:
+            deaths += 1  # in the middle of a slice or step: nothing of it was committed
             continue
         while checkpoint < 45:
             stored = stored.named_next(checkpoint, deaths_max)

@@ -394,7 +394,7 @@ def test_what_is_said_about_another_grant_changes_nothing() -> None:
         dispatch.revoke(known, NEXT, 5.0)
         dispatch.lose(known, NEXT, 5.0)
     dispatch.ends({duty(7): 9}, 0.0)
-    dispatch.single(duty(7), True)
+    dispatch.limit(duty(7), 1)
     dispatch.timer(duty(7), 1.0)
     assert list(dispatch.holds) == [duty(0)]
     assert state(dispatch, 0.0) == "ready"
@@ -661,17 +661,17 @@ def test_each_computation_has_its_own_pace() -> None:
 
 def test_record_by_record() -> None:
     dispatch = machine()
-    dispatch.begin(duty(), TOKEN, 0, 10, 0.0, single=True)
+    dispatch.begin(duty(), TOKEN, 0, 10, 0.0, most=1)
     given = dealt(dispatch, 0.0, 0)[0]
     assert (given.start, given.end) == (0, 1)
     done(dispatch, given, 0.1)
-    dispatch.single(duty(), False)
+    dispatch.limit(duty(), 0)
     assert dealt(dispatch, 0.1, 0)[0].end == 10
 
 
 def test_a_batch_stays_whole_where_others_go_record_by_record() -> None:
     dispatch = machine(10, rules=Rules(capacity=5))
-    dispatch.single(duty(), True)
+    dispatch.limit(duty(), 1)
     assert dealt(dispatch, 0.0, 0)[0].end == 5
 
 

@@ -155,10 +155,11 @@ MUTATIONS = [
     ),
     _one(
         "a slice is larger than a batch", 20,
-        "if most is None:\n            most = 1", "if True:\n            most = 1",
+        "if most is None:\n            fitting", "if True:\n            fitting",
     ),
     _one(
-        "what shall go record by record does not", 20, "most = 1 if hold.single else", "most =",
+        "what shall go record by record does not", 20,
+        "most = min(hold.most or fitting, fitting)", "most = fitting",
     ),
     _one(
         "what comes while a shard is idle is not seen", 20,

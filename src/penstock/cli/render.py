@@ -57,6 +57,11 @@ def escaped(text: str) -> str:
     return "".join(char if char.isprintable() else _visible(char) for char in text)
 
 
+def escaped_lines(text: str) -> str:
+    """The same, with its lines kept."""
+    return "\n".join(escaped(line) for line in text.splitlines())
+
+
 def _visible(char: str) -> str:
     return char.encode("unicode_escape").decode()
 

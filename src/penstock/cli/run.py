@@ -139,7 +139,7 @@ def _interrupted(running: Running) -> Iterator[None]:
 
     def drain(number: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        running.replica.end(STOP_S)
+        running.replica.end()
 
     before = signal.signal(signal.SIGINT, drain)
     try:
@@ -148,11 +148,19 @@ def _interrupted(running: Running) -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
+class _Stderr(logging.Handler):
+    """Wherever that is now: a live view takes it over, so that lines appear above it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        click.echo(render.escaped_lines(self.format(record)), file=sys.stderr)
+
+
 def _log_to_stderr() -> None:
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logger = logging.getLogger("penstock")
-    logger.addHandler(handler)
+    if not any(isinstance(handler, _Stderr) for handler in logger.handlers):
+        handler = _Stderr()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        logger.addHandler(handler)
     logger.setLevel(logging.INFO)
 
 

@@ -2,8 +2,9 @@
 so that it is not forgotten when another replica takes over.
 
 Most shards have none but the note that somebody works there. Who finds that note, although nobody
-does, knows that its writer died; who finds it again and again at one checkpoint goes on record by
-record, with the name of each written down first; and so the one that kills its process is found.
+does, knows that its writer died; who finds it again and again at one checkpoint goes on in small
+steps, in the end record by record, with each written down first; and so the one that kills its
+process is found.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from penstock.core.fields import Fields, text_field
 VERSION = 1
 REASON_CHARS_MAX = 2_000
 CAREFUL_AFTER = 2
-"""After so many deaths at one checkpoint each record is named before it is handled."""
+"""After so many deaths at one checkpoint work goes on in small steps, each noted beforehand:"""
+CAREFUL_STEP = 64
+"""of so many records, and after one more death within such a step, record by record."""
 
 _HEAD = struct.Struct(">BBQIIQ")
 _WORKING, _NAMED, _STOPPED = 1, 2, 4
@@ -43,9 +46,12 @@ class Attempts(NamedTuple):
     """Which code it was that failed."""
     reason: str = ""
 
-    def careful(self, deaths_max: int) -> bool:
-        """Whether records are to be named before they are handled."""
-        return self.deaths >= _careful_after(deaths_max)
+    def step(self, deaths_max: int) -> int:
+        """How many records are handled at once, for each noted where it begins; 0: as many as
+        fit, and nothing is noted."""
+        if self.deaths >= _single_after(deaths_max):
+            return 1
+        return CAREFUL_STEP if self.deaths >= _careful_after(deaths_max) else 0
 
     def begun(self, checkpoint: int) -> Attempts:
         """Somebody begins to work at that checkpoint."""
@@ -55,7 +61,7 @@ class Attempts(NamedTuple):
 
     def ended(self) -> Attempts:
         """Nobody works there any more, and nobody has died: what was only suspected is dropped."""
-        deaths = self.deaths if self.named and self.deaths > CAREFUL_AFTER else 0
+        deaths = self.deaths if self.named and self.deaths > CAREFUL_AFTER + 1 else 0
         return self._replace(working=False, deaths=deaths)
 
     def failed_again(self, offset: int, at_ms: int, code: str, reason: str) -> Attempts:
@@ -73,8 +79,13 @@ class Attempts(NamedTuple):
         same = self if offset == self.offset else Attempts(offset, working=self.working)
         if same.named:
             return same
-        deaths = min(self.deaths, _careful_after(deaths_max))
+        deaths = min(self.deaths, _single_after(deaths_max))
         return same._replace(deaths=deaths, named=True)
+
+    def stepped(self, offset: int, deaths_max: int = CAREFUL_AFTER + 1) -> Attempts:
+        """A step of several records begins there."""
+        same = self if offset == self.offset else Attempts(offset, working=self.working)
+        return same._replace(deaths=min(self.deaths, _careful_after(deaths_max)))
 
     def encoded(self) -> bytes:
         flags = _WORKING * self.working | _NAMED * self.named | _STOPPED * self.stopped
@@ -109,6 +120,11 @@ class Attempts(NamedTuple):
 
 def _careful_after(deaths_max: int) -> int:
     return min(CAREFUL_AFTER, deaths_max - 1)
+
+
+def _single_after(deaths_max: int) -> int:
+    """A step comes first, where enough deaths are allowed for both."""
+    return _careful_after(deaths_max) + (deaths_max > CAREFUL_AFTER + 1)
 
 
 def _storable(text: str) -> str:

@@ -110,8 +110,8 @@ class Hold:
     """When it is let go at the latest."""
     doubtful: bool = False
     stopped: bool = False
-    single: bool = False
-    """Record by record."""
+    most: int = 0
+    """So many records at most in one slice; 0: as many as fit."""
     ready_s: float = inf
     """From when on there is something to do; never, if time alone does not bring it. Follows from
     all the above."""
@@ -164,11 +164,11 @@ class Dispatch:
         now_s: float,
         *,
         parked_s: float | None = None,
-        single: bool = False,
+        most: int = 0,
     ) -> None:
         """Work on it may begin under this token: now, or when its time has come."""
         assert duty not in self.holds, f"{duty} has begun already"
-        hold = Hold(duty, token, at, max(at, end), now_s, parked_s=parked_s, single=single)
+        hold = Hold(duty, token, at, max(at, end), now_s, parked_s=parked_s, most=most)
         self.holds[duty] = self._changed(hold)
 
     def revoke(self, duty: Duty, token: bytes, until_s: float) -> None:
@@ -325,11 +325,11 @@ class Dispatch:
         hold.doubtful = True
         return self._changed(hold)
 
-    def single(self, duty: Duty, single: bool) -> None:
-        """Whether it goes on record by record."""
+    def limit(self, duty: Duty, most: int) -> None:
+        """So many records at most in its next slices; 0: as many as fit."""
         hold = self.holds.get(duty)
         if hold is not None:
-            hold.single = single
+            hold.most = most
 
     def timer(self, duty: Duty, at_s: float) -> None:
         """It is to be called at that time, although there may be no record. Any slice that is
@@ -404,7 +404,8 @@ class Dispatch:
         self._numbers += 1
         most = self.rules[hold.duty.computation].capacity
         if most is None:
-            most = 1 if hold.single else self._pace_of(hold.duty.computation).records
+            fitting = self._pace_of(hold.duty.computation).records
+            most = min(hold.most or fitting, fitting)
         given = Given(
             lane,
             self._numbers,

@@ -36,6 +36,11 @@ class Context:
         self.timers: dict[str, float] = {}
         """Wall clock seconds by key."""
         self.on_checkpoint: Callable[[], None] = lambda: None
+        self._kept: dict[str, float] = {}
+        """The timers as they are stored."""
+        self._undo: list[tuple[int, str, float | None]] = []
+        """By which row what was set, and what stood there before."""
+        self._row: Callable[[], int] = lambda: 0
 
     def checkpoint(self) -> None:
         """Commit as soon as the record in hand is done, instead of with the rest of its slice."""
@@ -47,12 +52,58 @@ class Context:
         if not isinstance(key, str):
             raise BadSetting(f"timer {key!r}: its key is a text")
         if isinstance(at, datetime):
-            self.timers[key] = instant_ms(at, what="timer") / 1000
+            self._set(key, instant_ms(at, what="timer") / 1000)
         else:
-            self.timers[key] = time.time() + seconds(at, what="timer")
+            self._set(key, time.time() + seconds(at, what="timer"))
 
     def cancel_timer(self, key: str) -> None:
-        self.timers.pop(key, None)
+        self._set(key, None)
 
     def __repr__(self) -> str:
         return f"<Context {self.computation} {self.shard}>"
+
+    # For the lane
+
+    def begin(self, timers: Mapping[str, float]) -> None:
+        """With these a slice begins."""
+        self.timers = dict(timers)
+        self.committed()
+
+    def follow(self, row: Callable[[], int]) -> None:
+        self._row = row
+
+    def due(self) -> list[str]:
+        """The keys whose time has come, in the order of time."""
+        now_s = time.time()
+        return [
+            key for at_s, key in sorted((at, k) for k, at in self.timers.items()) if at_s <= now_s
+        ]
+
+    def take_back(self, row: int) -> None:
+        """What this row of the batch in hand, and those behind it, have set."""
+        while self._undo and self._undo[-1][0] >= row:
+            _, key, before = self._undo.pop()
+            self._put(key, before)
+
+    def seal(self) -> None:
+        """The batch in hand is done."""
+        self._undo.clear()
+
+    def committed(self) -> None:
+        self._kept = dict(self.timers)
+        self._undo.clear()
+
+    def drop(self) -> None:
+        """Nothing of what was set came to be."""
+        self.timers = dict(self._kept)
+        self._undo.clear()
+
+    def _set(self, key: str, at_s: float | None) -> None:
+        self._undo.append((self._row(), key, self.timers.get(key)))
+        self._put(key, at_s)
+
+    def _put(self, key: str, at_s: float | None) -> None:
+        if at_s is None:
+            self.timers.pop(key, None)
+        else:
+            self.timers[key] = at_s

@@ -33,7 +33,7 @@ class Charge:
     grant: Grant
     attempts: Attempts
     careful_to: int = 0
-    """Up to there it goes on record by record."""
+    """Up to there it goes on in small steps."""
     rewinds: int = 0
     rewound_to: int = -1
     handled_ms: int = 0
@@ -115,8 +115,8 @@ class Dispatcher:
             given = self._in_hand(lane, report.number)
             self._count(given, report)
             hold = self._settled(lane, given, report)
-            if hold is not None and hold.ending_s is not None:
-                self._on_call()
+            if hold is not None and (hold.ending_s is not None or hold.ready_s > self.clock()):
+                self._on_call()  # it may be let go, or it comes back at a time of its own
             self._deal()
 
     # For the replica
@@ -130,16 +130,14 @@ class Dispatcher:
         attempts: Attempts,
         *,
         parked_s: float | None,
+        most: int,
         careful_to: int,
         calls: bool,
     ) -> None:
         with self.lock:
             now_s = self.clock()
-            single = careful_to > at
             self._charges[duty] = Charge(grant, attempts, careful_to)
-            self._dispatch.begin(
-                duty, grant.token, at, end, now_s, parked_s=parked_s, single=single
-            )
+            self._dispatch.begin(duty, grant.token, at, end, now_s, parked_s=parked_s, most=most)
             if calls:
                 self._dispatch.timer(duty, now_s)
             self._deal()
@@ -285,7 +283,7 @@ class Dispatcher:
             start=given.start,
             end=given.end,
             warm=given.warm,
-            single=hold.single,
+            step=hold.most,
             attempts=charge.attempts.encoded(),
             timers=charge.timers,
         )
@@ -358,8 +356,8 @@ class Dispatcher:
         if charge.timers:
             left_s = min(charge.timers.values()) - time.time()
             dispatch.timer(given.duty, now_s + max(left_s, 0.0))
-        if hold.single and report.next >= charge.careful_to:
-            dispatch.single(given.duty, False)
+        if hold.most and report.next >= charge.careful_to:
+            dispatch.limit(given.duty, 0)
         if report.outcome in ("stopped", "fenced") or report.rewind is not None:
             self.calls.put(Call(given.duty, charge.grant, report))
             self._on_call()

@@ -92,6 +92,5 @@ def _goodbye(hold: Hold, grant: Grant, number: int) -> Work:
         start=hold.at,
         end=hold.at,
         warm=True,
-        single=False,
         closing=True,
     )

@@ -69,6 +69,18 @@ class _Tally:
     rewind: int | None = None
     trouble: int | None = None
     """So many attempts at the record at `next` have failed; 0 for a poison pill."""
+    stored: tuple[int, int, int] = (0, 0, 0)
+    """Of records, skipped ones and dead letters: how many are stored."""
+
+    def back(self) -> None:
+        """What was not stored did not come to be."""
+        self.next, self.letters = self.committed, []
+        self.records, self.skipped, self.dead_letters = self.stored
+
+    def forth(self) -> None:
+        """All of it is stored."""
+        self.committed, self.letters = self.next, []
+        self.stored = self.records, self.skipped, self.dead_letters
 
 
 class Post:
@@ -112,7 +124,7 @@ class Post:
         tally = _Tally(work.start, work.start)
         self._attempts = Attempts.decoded(work.attempts) if work.attempts else Attempts()
         self._ctx.on_checkpoint = hand.cut
-        self._ctx.timers = dict(work.timers)
+        self._ctx.begin(work.timers)
         try:
             self._begin(work, tally, hand, ask)
             if not tally.ends:
@@ -125,9 +137,9 @@ class Post:
         except PenstockError as why:
             # Reading or storing did not work, no handler is to blame: it is tried again.
             log.warning("%s %s: %s", self._kit.computation.name, self._ctx.shard, why)
-            self._drop()
+            self._drop(tally)
             tally.outcome, tally.wait_s, tally.reason = "parked", COMMIT_WAIT_S, str(why)
-            tally.next, tally.rewind, tally.trouble = tally.committed, None, None
+            tally.rewind, tally.trouble = None, None
         spent_s = time.perf_counter() - began_s
         return self._stored(work, tally, spent_s)
 
@@ -159,16 +171,15 @@ class Post:
             self.close()
             self._seal(Mark(lambda _: now_ms()))
             return
-        now_s = time.time()
-        due = sorted((at_s, key) for key, at_s in self._ctx.timers.items() if at_s <= now_s)
-        for _, key in due:
-            del self._ctx.timers[key]
+        for key in self._ctx.due():
+            self._ctx.cancel_timer(key)
             if not self._tried(partial(self._instance.on_timer, key), tally, ask):
-                self._ctx.timers.setdefault(key, now_s)
                 return
-        self._seal(Mark(lambda _: now_ms()))
-        if work.single and not (self._attempts.named and self._attempts.offset == work.start):
-            self._store(tally, self._attempts.named_next(work.start, self._kit.policy.deaths))
+        if work.step:
+            noted = self._noted(self._attempts, work)
+            if noted != self._attempts:
+                self._store(tally, noted)
+                self._attempts = noted
 
     def _tried(self, call: Callable[[], None], tally: _Tally, ask: Ask) -> bool:
         """Whether a call that is about no record went well; else what becomes of the shard."""
@@ -178,6 +189,8 @@ class Post:
             self._take_back(0)
             self._judged(tally, error, ask, [])
             return not tally.ends
+        finally:
+            self._seal(Mark(lambda _: now_ms()))
         return True
 
     def _work_through(self, work: Work, tally: _Tally, hand: Hand, ask: Ask) -> None:
@@ -205,9 +218,11 @@ class Post:
             troubled = self._attempts if self._attempts.offset == batch.offsets[begin] else None
             if troubled is not None and self._gives_up(troubled, batch, begin, tally, ask):
                 begin += 1
-            else:
+            elif not tally.ends:
                 end = next((row + 1 for row in flagged if row >= begin), count)
                 begin = self._run(batch, begin, end, tally, hand, ask)
+                if begin < 0:
+                    return
             tally.next = behind if begin >= count else batch.offsets[begin]
             if not tally.ends and begin and begin - 1 in flagged:
                 self._act_on(batch, begin - 1, tally, hand)
@@ -217,15 +232,16 @@ class Post:
         self._seal(mark)
 
     def _run(self, batch: Batch, begin: int, end: int, tally: _Tally, hand: Hand, ask: Ask) -> int:
-        """The row behind those that are done."""
+        """The row behind those that are done; -1 if all of the slice that is not stored was
+        dropped."""
         records = hand.records(batch, begin, end)
         self._follow(hand, hand.row)
         try:
             self._instance.each(records)
-        except Rewind as rewind:
-            return self._rewound(batch, begin, rewind, tally)
         except BaseException as error:
             row = hand.given - 1
+            if isinstance(error, Rewind) and self._goes_back(error, batch.offsets[row]):
+                return self._rewound(batch, begin, error.offset, tally)
             tally.records += row - begin
             self._take_back(row)
             tally.next = batch.offsets[row]
@@ -259,16 +275,17 @@ class Post:
             try:
                 self._instance.together(_arrow(batches) if self._instance.wants_arrow else records)
                 done = True
-            except Rewind as rewind:
-                self._take_back(0)
-                tally.ends, tally.outcome = True, "rewound"
-                tally.rewind = rewind.offset if rewind.offset < work.start else None
+                tally.records += len(records)
             except BaseException as error:
                 self._take_back(0)
-                done = bool(self._judged(tally, error, ask, records))
+                if isinstance(error, Rewind) and self._goes_back(error, records[-1].offset):
+                    tally.ends, tally.outcome = True, "rewound"
+                    tally.rewind = error.offset if error.offset < work.start else None
+                elif self._judged(tally, error, ask, records):
+                    tally.records += len(records)
+                    done = True
         failpoint("lane.after-handler")
         if done:
-            tally.records += len(records)
             tally.next = at
             tally.at_ms = last.timestamps[-1]
         self._seal(Mark(lambda _: last.timestamps[-1], origins=self._origins(last)))
@@ -321,7 +338,7 @@ class Post:
         if not isinstance(error, Exception | SystemExit | GeneratorExit) and not _cancelled(error):
             raise error
         tally.failures += 1
-        hopeless: tuple[type[BaseException], ...] = (NoRetry, BadOutput, *self._kit.policy.no_retry)
+        hopeless = (NoRetry, BadOutput, Rewind, *self._kit.policy.no_retry)
         reason = _reason(error)
         stack = "".join(traceback.format_exception(error))
         same = self._attempts.offset == tally.next
@@ -371,6 +388,7 @@ class Post:
         log.error("%s: %s is %s%s", name, where, what, f": {verdict.why}" if verdict.why else "")
         if verdict.action == "skip":
             tally.skipped += len(records)
+        tally.reason = reason
         return 1
 
     def _add_letters(
@@ -385,18 +403,20 @@ class Post:
         tally.letters += made
         tally.dead_letters += len(made)
 
-    def _rewound(self, batch: Batch, begin: int, rewind: Rewind, tally: _Tally) -> int:
-        """Nothing from that offset on is kept; the row that is next in this batch."""
-        rows = [row for row in range(begin, len(batch)) if batch.offsets[row] >= rewind.offset]
-        kept = rows[0] if rows and batch.offsets[begin] <= rewind.offset else begin
+    def _goes_back(self, rewind: Rewind, offset: int) -> bool:
+        """Whether that can be done from this record; else it has failed."""
+        first = self._backend.bounds(self.grant.stream, self.grant.shard).start
+        return first <= rewind.offset <= offset
+
+    def _rewound(self, batch: Batch, begin: int, to: int, tally: _Tally) -> int:
+        """Nothing from that offset on is kept; the row that is next, as `_run` tells it."""
         tally.ends, tally.outcome = True, "rewound"
-        if rewind.offset < batch.offsets[begin]:
-            # What this slice did before this batch is kept with it or dropped with it.
-            if rewind.offset < tally.committed:
-                tally.rewind = rewind.offset
-            self._drop()
-            tally.next, tally.letters = tally.committed, []
-            return begin
+        if to < batch.offsets[begin]:
+            # Which outputs came from where is not known any more: all of the slice is made again.
+            tally.rewind = to if to < tally.committed else None
+            self._drop(tally)
+            return -1
+        kept = next(row for row in range(begin, len(batch)) if batch.offsets[row] >= to)
         self._take_back(kept)
         tally.records += kept - begin
         return kept
@@ -425,7 +445,7 @@ class Post:
                 tally.rewind, attempts = None, None
                 self._is_new = True
         if tally.outcome == "fenced":
-            self._drop()
+            self._drop(tally)
         return Report(
             number=work.number,
             next=tally.committed,
@@ -445,6 +465,13 @@ class Post:
             rewind=tally.rewind,
         )
 
+    def _noted(self, attempts: Attempts, work: Work, offset: int | None = None) -> Attempts:
+        """What is to be stored before the step that begins there."""
+        at, deaths_max = work.start if offset is None else offset, self._kit.policy.deaths
+        if work.step == 1:
+            return attempts.named_next(at, deaths_max)
+        return attempts.stepped(at, deaths_max)
+
     def _attempts_after(self, work: Work, tally: _Tally) -> Attempts | None:
         """What is to be known of the next record; None: what is stored is true."""
         before = Attempts.decoded(work.attempts) if work.attempts else Attempts(working=True)
@@ -453,8 +480,8 @@ class Post:
             after = before.failed_again(tally.next, now_ms(), code, tally.reason)
             stopped = tally.outcome == "stopped"
             return after._replace(failed=tally.trouble, working=True, stopped=stopped)
-        if work.single and tally.next > work.start:
-            return before.named_next(tally.next, self._kit.policy.deaths)
+        if work.step and tally.next > work.start:
+            return self._noted(before, work, tally.next)
         troubled = before.failed or before.deaths or before.named
         passed = troubled and tally.next > before.offset
         return Attempts(tally.next, working=True) if passed else None
@@ -492,14 +519,14 @@ class Post:
         try:
             commit_once(self._backend, commit)
         except PenstockError:
-            self._drop()
+            self._drop(tally)
             raise
         failpoint("lane.after-commit")
-        tally.committed = tally.next
+        tally.forth()
         tally.outputs += count
-        tally.letters = []
         self._out.clear()
         self._state.committed()
+        self._ctx.committed()
 
     def _letters(self, tally: _Tally) -> list[Append]:
         target = self._kit.dead_letters
@@ -508,9 +535,12 @@ class Post:
         assert target is not None, "made when the computation was started"
         return [Append(target.info, 0, Batch(rows=tally.letters))]
 
-    def _drop(self) -> None:
+    def _drop(self, tally: _Tally) -> None:
+        """Nothing of what is not stored came to be."""
+        tally.back()
         self._out.clear()
         self._state.drop()
+        self._ctx.drop()
         self._is_new = True
 
     # Small things
@@ -521,14 +551,17 @@ class Post:
         left, last = (told, 0) if row is None else hand.rows_left
         self._out.follow(left, last, hand.cut)
         self._state.follow(told, hand.cut)
+        self._ctx.follow(told)
 
     def _take_back(self, row: int) -> None:
         self._out.take_back(row)
         self._state.take_back(row)
+        self._ctx.take_back(row)
 
     def _seal(self, mark: Mark) -> None:
         self._out.seal(mark)
         self._state.seal()
+        self._ctx.seal()
 
     def _mark(self, batch: Batch) -> Mark:
         time_ms = _only_time(batch)
@@ -591,6 +624,8 @@ def _cancelled(error: BaseException) -> bool:
 
 
 def _reason(error: BaseException) -> str:
+    if isinstance(error, Rewind):
+        return f"Rewind({error.offset}): it goes back to a record that is there, and only so"
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 

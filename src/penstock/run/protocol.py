@@ -25,10 +25,10 @@ class Work(msgspec.Struct, tag="work", frozen=True):
     start: int
     end: int
     warm: bool
-    single: bool
-    """One record, named in the store before it is handled."""
     attempts: bytes = b""
     """What is stored about a record that made trouble."""
+    step: int = 0
+    """A step of so many records that is noted in the store before it is taken; 0: not so."""
     closing: bool = False
     """Its shard is let go: say goodbye."""
     timers: dict[str, float] = {}

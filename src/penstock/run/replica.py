@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from penstock.core import keys
-from penstock.core.attempts import Attempts
+from penstock.core.attempts import CAREFUL_STEP, Attempts
 from penstock.core.dispatch import SLICE_RECORDS_MAX, Dispatch, Duty, Given, Rules
 from penstock.core.errors import Fenced, PenstockError, Retryable, UnknownStream
 from penstock.core.model import ShardId, Slice
@@ -262,11 +262,11 @@ class Replica:
             wait_s = policy.wait_s(known.failed)
             left_s = wait_s - (now_ms() - known.at_ms) / 1000
             parked_s = self.dispatcher.clock() + min(max(left_s, 0.0), wait_s)
-        careful = known.careful(policy.deaths)
-        if careful:
+        step = known.step(policy.deaths)
+        if step:
             log.warning(
-                "%s: %d processes died while they worked on it: going on record by record",
-                duty, known.deaths,
+                "%s: %d processes died while they worked on it: going on in steps of %d",
+                duty, known.deaths, step,
             )  # fmt: skip
         self.dispatcher.begin(
             duty,
@@ -275,7 +275,8 @@ class Replica:
             end,
             known,
             parked_s=parked_s,
-            careful_to=at + SLICE_RECORDS_MAX if careful else at,
+            most=step,
+            careful_to=at + (CAREFUL_STEP if step == 1 else SLICE_RECORDS_MAX),
             calls=kit.calls_itself,
         )
 

@@ -90,10 +90,12 @@ class State(MutableMapping[str, Any]):
         """What this row of the batch in hand, and those behind it, have changed."""
         while self._undo and self._undo[-1][0] >= row:
             _, key, before = self._undo.pop()
+            self._changed_bytes -= _size(key, self._changed[key])
             if before is _ABSENT:
                 del self._changed[key]
             else:
                 self._changed[key] = before
+                self._changed_bytes += _size(key, before)
 
     def seal(self) -> None:
         """The batch in hand is done."""
@@ -131,13 +133,16 @@ class State(MutableMapping[str, Any]):
         row = self._backend.get(keys.state_key(*self._place, key.encode()))
         data = None if row is None else state_entry(row.value)[1]
         self._known[key] = data
-        self._known_bytes += len(key) + len(data or b"")
+        self._known_bytes += _size(key, data)
         return data
 
     def _change(self, key: str, data: bytes | None) -> None:
-        self._undo.append((self._row(), key, self._changed.get(key, _ABSENT)))
+        before: Any = self._changed.get(key, _ABSENT)
+        self._undo.append((self._row(), key, before))
         self._changed[key] = data
-        self._changed_bytes += len(key) + len(data or b"")
+        self._changed_bytes += _size(key, data)
+        if before is not _ABSENT:
+            self._changed_bytes -= _size(key, before)
         if self._changed_bytes > FULL_BYTES:
             if self._changed_bytes > MOST_BYTES:
                 raise BadValue(
@@ -150,6 +155,10 @@ class State(MutableMapping[str, Any]):
         for _, row in self._backend.scan(keys.state_prefix(*self._place)):
             name, data = state_entry(row.value)
             yield name.decode(), data
+
+
+def _size(key: str, data: bytes | None) -> int:
+    return len(key) + len(data or b"")
 
 
 def _check_key(key: object) -> None:

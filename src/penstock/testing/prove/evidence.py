@@ -24,9 +24,10 @@ Log = Mapping[int, list[Found]]
 """What a stream holds, by shard, in order; it begins with offset 0."""
 
 
-def log_of(stream: Stream, *, letters: bool = False) -> Log:
-    """What is in it; for a stream of dead letters the origin is the record that was given up."""
-    found = _letter if letters else _output
+def log_of(stream: Stream, *, letters: bool = False, blind: bool = False) -> Log:
+    """What is in it; for a stream of dead letters the origin is the record that was given up.
+    ``blind`` does not look at what records say."""
+    found = _letter if letters else _blind if blind else _output
     return {shard: [found(record) for record in stream.read(shard)] for shard in _shards(stream)}
 
 
@@ -43,13 +44,21 @@ def _shards(stream: Stream) -> list[int]:
 
 
 def _output(record: Record) -> Found:
-    told = [value for name, value in record.headers if name == ORIGIN and value is not None]
-    return Found(told[-1].decode() if told else None, _digest(record))
+    return Found(_told(record, ORIGIN), _digest(record))
+
+
+def _blind(record: Record) -> Found:
+    return Found(_told(record, ORIGIN), b"")
 
 
 def _letter(record: Record) -> Found:
-    told = [value for name, value in record.headers if name == LETTER_ORIGIN and value is not None]
-    return Found(f"{told[-1].decode()}/0" if told else None, _digest(record))
+    told = _told(record, LETTER_ORIGIN)
+    return Found(None if told is None else f"{told}/0", _digest(record))
+
+
+def _told(record: Record, header: str) -> str | None:
+    told = [value for name, value in record.headers if name == header and value is not None]
+    return told[-1].decode() if told else None
 
 
 def _digest(record: Record) -> bytes:

@@ -60,16 +60,45 @@ class Case:
     batch: bool = False
     """Whether a writer gets its records many at a time: where an output comes from depends on
     where the batches end."""
+    steady: bool = True
+    """Whether the writers make the same outputs each time, undisturbed."""
 
 
 def judged(case: Case) -> Judgement:
     if case.batch:
         return _by_content(case)
     judgement = Judgement(found=size(case.found), expected=sum(map(size, case.expected.values())))
-    _compare(case, judgement)
+    if case.steady:
+        _compare(case, judgement)
+    else:
+        _count(case, judgement)
     _check_order(case, judgement)
     _compare_made_of_nothing(case, judgement)
     return judgement
+
+
+def same(first: Log, second: Log) -> bool:
+    """Whether two undisturbed runs made outputs of the same origins."""
+    one, other = (Counter(f.origin for f in everything([log])) for log in (first, second))
+    return one == other
+
+
+def _count(case: Case, judgement: Judgement) -> None:
+    """What can be said if it is made differently each time."""
+    judgement.lost, judgement.compared = None, "count"
+    judgement.doubled = _repeated(case)
+    judgement.notes.append(
+        "two undisturbed runs do not make the same outputs either: by the clock, by dice or by "
+        f"what is kept outside of state; {judgement.found} outputs, {judgement.expected} "
+        "undisturbed; only outputs of one origin were compared"
+    )
+
+
+def _repeated(case: Case) -> int:
+    """How many outputs have an origin that another one has too, and should not."""
+    found = Counter(f.origin for f in everything([case.found]) if f.origin)
+    known = Counter(f.origin for f in everything(case.expected.values()) if f.origin)
+    return sum(max(count - max(known[origin], 1), 0) for origin, count in found.items())
 
 
 def _compare(case: Case, judgement: Judgement) -> None:
@@ -105,18 +134,18 @@ def _compare(case: Case, judgement: Judgement) -> None:
 def _check_order(case: Case, judgement: Judgement) -> None:
     """Inside an output's shard, what was made from one shard is in the order of that shard."""
     places = _places(case.inputs)
-    writers = _writers(case.expected)
+    writers = _Writers(case.expected)
     wrong: list[str] = []
     untold = 0
-    seen: set[str] = set()
+    seen: set[tuple[str | None, str]] = set()
     for rows in case.found.values():
         latest: dict[tuple[str, str, int], tuple[int, int]] = {}
         for found in rows:
-            if found.origin is None or found.origin in seen:
-                continue  # the second of two is doubled, not late
-            seen.add(found.origin)
-            step = last_step(found.origin)
             by = writers(found)
+            if found.origin is None or (by, found.origin) in seen:
+                continue  # the second of two is doubled, not late
+            seen.add((by, found.origin))
+            step = last_step(found.origin)
             there = None if step is None else _place(step.parent, places)
             if step is None or there is None or by is None:
                 untold += 1
@@ -151,9 +180,6 @@ class _Writers:
             return self._only
         by = self._by.get(found, set())
         return next(iter(by)) if len(by) == 1 else None
-
-
-_writers = _Writers
 
 
 def _places(inputs: Mapping[str, Log]) -> dict[str, Place | None]:
@@ -195,9 +221,6 @@ def _by_content(case: Case) -> Judgement:
         found=found.total(), expected=expected.total(), out_of_order=None, compared="content"
     )
     missing, more = expected - found, found - expected
-    origins = Counter(f.origin for f in everything([case.found]) if f.origin)
-    known = Counter(f.origin for f in everything(case.expected.values()) if f.origin)
-    twice = sum(count - max(known[origin], 1) for origin, count in origins.items())
     if not missing and not more:
         judgement.notes.append("batches: compared by content, order not looked at")
     elif not more:
@@ -208,7 +231,7 @@ def _by_content(case: Case) -> Judgement:
         judgement.notes.append("batches: compared by content, order not looked at")
     else:
         judgement.lost, judgement.compared = None, "count"
-        judgement.doubled = twice
+        judgement.doubled = _repeated(case)
         judgement.notes.append(
             f"batches: what is made depends on where they end; {judgement.found} outputs, "
             f"{judgement.expected} undisturbed; only outputs of one origin were compared"

@@ -13,7 +13,6 @@ from penstock.testing.prove.sample import Source
 
 CHUNKS_PER_S = 25
 CHUNK_RECORDS_MAX = 2_000
-PRODUCER = "penstock-prove"
 AGAIN_S = 0.2
 
 
@@ -24,12 +23,14 @@ class Load:
         sources: Mapping[str, Source],
         records: int,
         for_s: float,
+        producer: str = "penstock-prove",
     ) -> None:
         self.appended = dict.fromkeys(streams, 0)
         """So many are acknowledged."""
         self.failure: PenstockError | None = None
         self._streams = streams
         self._sources = sources
+        self._producer = producer
         self._shares = _shares(records, list(streams))
         self._chunk = min(max(round(records / max(for_s * CHUNKS_PER_S, 1)), 1), CHUNK_RECORDS_MAX)
         self._pause_s = for_s / max(records / self._chunk, 1)
@@ -75,7 +76,7 @@ class Load:
         pairs: list[tuple[Any, str]] = [self._sources[name](first + n) for n in range(count)]
         while not self._stop.is_set():
             try:
-                self._streams[name].append_many(pairs, producer=PRODUCER, producer_seq=seq)
+                self._streams[name].append_many(pairs, producer=self._producer, producer_seq=seq)
             except Retryable:
                 self._stop.wait(AGAIN_S)
             else:

@@ -17,13 +17,13 @@ from penstock.run.settings import RunSettings
 from penstock.testing.prove.certificate import Certificate, Line, StateLine, line
 from penstock.testing.prove.crew import Crew, Life
 from penstock.testing.prove.evidence import Log, log_of, size
-from penstock.testing.prove.judging import Case, Judgement, judged
+from penstock.testing.prove.judging import Case, Judgement, judged, same
 from penstock.testing.prove.load import Load
 from penstock.testing.prove.plan import Deed, drawn
 from penstock.testing.prove.reference import Reference, letters_of, references
 from penstock.testing.prove.sample import Example, made_up
 from penstock.testing.prove.scratch import SESSION_S, Scratch
-from penstock.testing.prove.state import stored_state
+from penstock.testing.prove.state import State, stored_state
 from penstock.testing.prove.watch import Watch
 
 TICK_S = 0.02
@@ -207,17 +207,20 @@ class Proof:
         stopped = watch.stopped()
         if stopped or any(each.stopped for each in made.values()):
             notes.append(SAMPLE)
-        streams = [self._source(name, logs[name], load) for name in self._topology.sources]
-        streams += [
-            self._output(name, logs, made, watch)
-            for name in self._topology.streams
-            if name not in self._topology.sources
-        ]
-        streams += [
-            self._letters(each, logs, letters[each.name], made[each.name])
-            for each in self._topology.computations
-            if size(letters[each.name]) or size(made[each.name].letters)
-        ]
+        evidence = _Evidence(hub, watch, load, logs, letters, made)
+        streams, state = self._lines(evidence), self._states(evidence)
+        if doubted := self._doubted(streams, state):
+            again = self._references(doubted, 2)
+            for each in doubted:
+                first, second = made[each.name], again[each.name]
+                evidence.unsteady |= {
+                    (each.name, name)
+                    for name in each.outputs
+                    if not same(first.outputs.get(name, {}), second.outputs.get(name, {}))
+                }
+                if first.state != second.state:
+                    evidence.unsteady_state.add(each.name)
+            streams, state = self._lines(evidence), self._states(evidence)
         return Certificate(
             seed=order.seed,
             again=order.again,
@@ -228,11 +231,7 @@ class Proof:
             seconds=round(time.monotonic() - self._began_s, 1),
             caught_up=caught_up,
             streams=streams,
-            state=[
-                line
-                for each in self._topology.computations
-                if (line := self._state(hub, each, made[each.name])) is not None
-            ],
+            state=state,
             stopped=stopped + [
                 replace(known, reason=f"undisturbed too: {known.reason}")
                 for each in made.values()
@@ -262,44 +261,89 @@ class Proof:
         )
         return line(name, "source", given, judgement)
 
-    def _output(
-        self, name: str, logs: Mapping[str, Log], made: Mapping[str, Reference], watch: Watch
-    ) -> Line:
+    def _lines(self, told: _Evidence) -> list[Line]:
+        topology = self._topology
+        lines = [self._source(name, told.logs[name], told.load) for name in topology.sources]
+        lines += [
+            self._output(name, told) for name in topology.streams if name not in topology.sources
+        ]
+        return lines + [
+            self._letters(each, told)
+            for each in topology.computations
+            if size(told.letters[each.name]) or size(told.made[each.name].letters)
+        ]
+
+    def _doubted(self, streams: Sequence[Line], state: Sequence[StateLine]) -> list[Computation]:
+        """Those whose outputs or state are not as they should be: perhaps they never are."""
+        wrong = {each.stream for each in streams if not each.clean}
+        forgot = {each.computation for each in state if each.equal is False}
+        return [
+            each
+            for each in self._topology.computations
+            if each.name in forgot or wrong.intersection((*each.outputs, each.dead_letters))
+        ]
+
+    def _output(self, name: str, told: _Evidence) -> Line:
         writers = self._topology.writers(name)
-        inputs = {stream: logs[stream] for each in writers for stream in each.inputs}
+        inputs = {stream: told.logs[stream] for each in writers for stream in each.inputs}
         case = Case(
-            found=logs[name],
-            expected={each.name: made[each.name].outputs.get(name, {}) for each in writers},
+            found=told.logs[name],
+            expected={each.name: told.made[each.name].outputs.get(name, {}) for each in writers},
             inputs=inputs,
             batch=any(each.kind == "batch" for each in writers),
+            steady=not any((each.name, name) in told.unsteady for each in writers),
         )
         read = sum(size(log) for log in inputs.values())
-        gaps = watch.longest_gap_s(name), watch.longest_shard_gap_s(name)
+        gaps = told.watch.longest_gap_s(name), told.watch.longest_shard_gap_s(name)
         return line(name, "output", read, judged(case), *gaps)
 
-    def _letters(
-        self, each: Computation, logs: Mapping[str, Log], found: Log, made: Reference
-    ) -> Line:
-        inputs = {stream: logs[stream] for stream in each.inputs}
-        case = Case(found=found, expected={each.name: made.letters}, inputs=inputs)
+    def _letters(self, each: Computation, told: _Evidence) -> Line:
+        inputs = {stream: told.logs[stream] for stream in each.inputs}
+        expected = {each.name: told.made[each.name].letters}
+        case = Case(found=told.letters[each.name], expected=expected, inputs=inputs)
         read = sum(size(log) for log in inputs.values())
         return line(each.dead_letters, "dead letters", read, judged(case))
 
-    def _state(self, hub: Hub, each: Computation, made: Reference) -> StateLine | None:
-        stored = stored_state(hub, each.name, each.inputs)
-        if not stored and not made.state:
-            return None
-        entries = sum(map(len, stored.values()))
-        if stored == made.state or made.failure:
-            equal = None if made.failure else True
-            return StateLine(computation=each.name, entries=entries, equal=equal)
-        if each.kind == "batch":
-            note = "batches: what is remembered may depend on where they end"
-            return StateLine(computation=each.name, entries=entries, equal=None, notes=[note])
-        shards = [str(s) for s in sorted({*stored, *made.state})
-                  if stored.get(s) != made.state.get(s)]  # fmt: skip
-        note = f"other than undisturbed at {', '.join(shards)}"
-        return StateLine(computation=each.name, entries=entries, equal=False, notes=[note])
+    def _states(self, told: _Evidence) -> list[StateLine]:
+        found = []
+        for each in self._topology.computations:
+            made = told.made[each.name]
+            stored = stored_state(told.hub, each.name, each.inputs)
+            if stored or made.state:
+                unsteady = each.kind == "batch" or each.name in told.unsteady_state
+                found.append(state_line(each.name, stored, made, steady=not unsteady))
+        return found
+
+
+@dataclass
+class _Evidence:
+    """What there is to judge by."""
+
+    hub: Hub
+    watch: Watch
+    load: Load
+    logs: Mapping[str, Log]
+    letters: Mapping[str, Log]
+    made: Mapping[str, Reference]
+    unsteady: set[tuple[str, str]] = field(default_factory=set)
+    """Computations and outputs of theirs that are made differently each time."""
+    unsteady_state: set[str] = field(default_factory=set)
+
+
+def state_line(computation: str, stored: State, made: Reference, *, steady: bool) -> StateLine:
+    """What is remembered against what should be."""
+    equal: bool | None = stored == made.state
+    notes = []
+    if made.failure:
+        equal = None
+    elif not equal and not steady:
+        equal = None
+        notes.append("it is another one each time, undisturbed too, or depends on batches")
+    elif not equal:
+        shards = [s for s in sorted({*stored, *made.state}) if stored.get(s) != made.state.get(s)]
+        notes.append(f"other than undisturbed at {', '.join(map(str, shards))}")
+    entries = sum(map(len, stored.values()))
+    return StateLine(computation=computation, entries=entries, equal=equal, notes=notes)
 
 
 def _still(life: Life) -> bool:

@@ -56,7 +56,7 @@ class Told:
     end: int
     since_s: float
     parked_s: float | None = None
-    single: bool = False
+    most: int = 0
     timer_s: float = inf
     called: bool = False
     ending_s: float = inf
@@ -112,7 +112,7 @@ class Book:
     def _check_bounds(self, given: Given, told: Told) -> None:
         most = self.rules[given.duty.computation].capacity
         if most is None:
-            most = 1 if told.single else SLICE_RECORDS_MAX
+            most = told.most or SLICE_RECORDS_MAX
         fits = given.start <= given.end <= min(told.end, given.start + most)
         empty = given.end == given.start < told.end
         right = given.start == told.at and given.token == told.token and given.number > self.number
@@ -129,7 +129,7 @@ class Book:
             (told.parked_s is not None, "a parked shard came back"),
             (not size and told.parked_s is None, "a timer without a record"),
             (told.timer_s <= self.world.now_s and size > 0, "a timer with records"),
-            (told.single and told.end - told.at > 1, "record by record"),
+            (told.most and told.end - told.at > told.most, "record by record"),
             (told.last and not given.warm, "a shard changed its lane"),
             (given.warm, "a lane came back to its shard"),
         ):

@@ -312,13 +312,13 @@ class _Dispatching:
         now_s = world.now_s
         end = world.dice.choice((shard.end, shard.next, world.dice.randint(0, shard.end)))
         parked_s = now_s + world.about(2.0) if self.trouble and world.chance(0.1) else None
-        single = self.trouble and world.chance(0.2)
+        most = 1 if self.trouble and world.chance(0.2) else 0
         world.note(None, "grant", duty, shard.token, "from", shard.next)
         self.dispatch.begin(
-            duty, shard.token, shard.next, end, now_s, parked_s=parked_s, single=single
+            duty, shard.token, shard.next, end, now_s, parked_s=parked_s, most=most
         )
         self.book.told[duty] = Told(
-            duty, shard.token, shard.next, max(end, shard.next), now_s, parked_s, single
+            duty, shard.token, shard.next, max(end, shard.next), now_s, parked_s, most
         )
         if parked_s is not None:
             self._audit(parked_s)
@@ -370,7 +370,7 @@ class _Dispatching:
             return
         world, book = self.world, self.book
         happen = world.dice.choice((
-            self._revoke, self._revoke, self._lose, self._renew, self._set_timer, self._set_single,
+            self._revoke, self._revoke, self._lose, self._renew, self._set_timer, self._set_most,
             self._stop, self._withdraw, self._old_order,
         ))  # fmt: skip
         ending = [told for told in book.told.values() if told.ending_s < inf]
@@ -391,9 +391,9 @@ class _Dispatching:
         self.dispatch.timer(told.duty, told.timer_s)
         self._audit(max(told.timer_s, self.world.now_s))
 
-    def _set_single(self, told: Told) -> None:
-        told.single = not told.single
-        self.dispatch.single(told.duty, told.single)
+    def _set_most(self, told: Told) -> None:
+        told.most = 0 if told.most else 1
+        self.dispatch.limit(told.duty, told.most)
 
     def _stop(self, told: Told) -> None:
         name = told.duty.computation
@@ -449,8 +449,8 @@ class _Dispatching:
             if told.out:
                 self._grant_anew(told)
         for told in self.book.told.values():
-            told.single = False
-            self.dispatch.single(told.duty, False)
+            told.most = 0
+            self.dispatch.limit(told.duty, 0)
         for duty in self.shards:
             self._then(1.0, self._grant, duty)
             self._then(5.0, self._tell_end, duty)

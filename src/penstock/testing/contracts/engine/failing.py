@@ -212,7 +212,9 @@ class FailingContract(AtWork):
         assert FailingInit.name in running.stopped()
 
     @pytest.mark.parametrize(
-        "says", ["HALF a pair", "x" * 100_000, "", "two\nlines", "\x00"], ids=ascii
+        "says",
+        ["HALF a pair", "x" * 100_000, "", "two\nlines", "\x00"],
+        ids=["no text", "long", "empty", "lines", "null"],
     )
     def test_any_message_can_be_kept(
         self, hub: Hub, run: Run, says: str, caplog: pytest.LogCaptureFixture
@@ -241,6 +243,18 @@ class FailingContract(AtWork):
         assert 0.3 <= begun[1].at_s - begun[0].at_s < 0.6 + 0.3, "between T and 2 T"
         counted = running.counters["serve"]
         assert (counted.failures, counted.skipped, counted.lanes_lost) == (2, 1, 2)
+
+    def test_a_record_that_always_takes_too_long_stops_its_shard(
+        self, hub: Hub, run: Run, effects: Effects, gates: Gates
+    ) -> None:
+        stream = orders(hub)
+        fill(stream, 2)
+        stream.append({"wait": "never", "waits": 100})
+        running = run(shop, policy={"timeout": "100ms", "retries": 1, "delay": "0s"})
+        until(running.stopped, "it stops", 10)
+        assert effects.count("begin", offset=2) == 2
+        assert origins(hub) == whole(1, 2)
+        assert running.counters["serve"].stopped == 1
 
     def test_a_timeout_is_for_one_record_not_for_many(
         self, hub: Hub, run: Run, effects: Effects

@@ -80,6 +80,22 @@ class RewindingContract(AtWork):
         assert origins(hub) == {0: [0, 1]}
         assert checkpoints(hub, "go_back") == {0: 2}
 
+    @pytest.mark.parametrize("back_to", [-1, 1])
+    def test_to_what_is_not_there_it_cannot_go(
+        self, hub: Hub, run: Run, effects: Effects, back_to: int
+    ) -> None:
+        """The replica lives, and the other shard goes on."""
+        stream = orders(hub, shards=2, each=5)
+        stream.append({"checkpoint": True}, shard=0)
+        stream.trim(0, 3)
+        stream.append({"back_to": back_to, "times": 1_000_000}, shard=0)
+        running = run(going_back, lanes=1, policy={"retries": 0})
+        until(running.stopped, "it is a failure", 10)
+        fill(stream, 5, range(1, 2))
+        until(lambda: checkpoints(hub, "go_back")[1] == 10, "the other shard goes on", 10)
+        assert running.stopped() == {"go_back": ["shop/orders:0"]}
+        assert checkpoints(hub, "go_back")[0] == 6
+
     def test_a_batch_goes_back_as_a_whole(self, hub: Hub, run: Run, effects: Effects) -> None:
         stream = orders(hub, each=10)
         stream.append({"back_to": 10})

@@ -346,6 +346,8 @@ class Timed:
             ctx.set_timer(key, after)
         for key in asked.get("cancel", ()):
             ctx.cancel_timer(key)
+        if asked.get("fails"):
+            raise ValueError("whatever was set")
 
     def on_timer(self, key: str, out: Outputs, ctx: Context, state: State) -> None:
         before = sum(1 for e in told(ctx) if e.what == "timer" and e.facts["key"] == key)

@@ -64,6 +64,19 @@ class TimersContract(AtWork):
         assert [value["timer"] for value in values(hub)] == ["a", "bad", "c"]
         assert effects.count("timer") == 4
 
+    def test_what_a_failed_attempt_has_set_is_not_kept(
+        self, hub: Hub, run: Run, effects: Effects
+    ) -> None:
+        stream = orders(hub)
+        stream.append({"timers": {"kept": "60ms", "both": "60ms"}})
+        stream.append({"timers": {"lost": "1ms", "both": "1ms"}, "cancel": ["kept"], "fails": 1})
+        stream.append({"timers": {"last": "120ms"}})
+        run(timed, policy={"retries": 0, "then": "skip"})
+        until(lambda: len(values(hub)) >= 3, "all came", 10, lambda: values(hub))
+        assert [value["timer"] for value in values(hub)] == ["both", "kept", "last"]
+        begun = effects.of("begin", offset=0)[0]
+        assert effects.of("timer")[0].at_s - begun.at_s >= 0.06
+
     def test_a_timer_is_kept_when_another_lane_goes_on(
         self, hub: Hub, run: Run, effects: Effects, gates: Gates
     ) -> None:
