@@ -5,6 +5,7 @@ STAMP := $(VENV)/.installed
 SEED ?=
 SEEDS ?= 100
 SECONDS ?= 60
+RECORDS ?= 100000
 LATER := lmdb bench
 comma := ,
 space := $(subst ,, )
@@ -63,6 +64,10 @@ sim: $(STAMP) ## Simulate groups under faults: make sim SEEDS=400, or one again:
 .PHONY: live
 live: $(STAMP) ## Hurt real members and producers on one hub: make live SECONDS=600, or SEED=7
 	$(BIN)/python -m penstock.testing.live --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+
+.PHONY: prove
+prove: $(STAMP) ## Kill replicas of a topology at every fail point, 10^5 records each: make prove SEED=7
+	$(BIN)/python -m penstock.testing.prove --records $(RECORDS) $(if $(SEED),--seed $(SEED))
 
 .PHONY: faults
 faults: $(STAMP) ## Kill, cut the power and damage files with another seed: make faults SEED=7

@@ -134,7 +134,9 @@ def test_a_step_is_noted_where_it_begins_and_keeps_the_care() -> None:
     note = Attempts(40, 2, 2, True, code="v1", reason="no")
     assert note.stepped(40) == note
     assert note.stepped(104) == Attempts(104, deaths=2, working=True)
-    assert note._replace(deaths=4).stepped(104, deaths_max=5).deaths == CAREFUL_AFTER
+    assert note._replace(deaths=4, named=True).stepped(104, deaths_max=5) == Attempts(
+        104, deaths=CAREFUL_AFTER + 1, working=True
+    )
 
 
 def test_a_name_is_written_to_the_record_it_is_about() -> None:
@@ -247,3 +249,13 @@ def test_changed_bytes_are_refused_or_mean_just_what_they_say(
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     with suppress(BadStored, NewerFormat):
         assert Attempts.decoded(data).encoded() == data
+
+
+def test_deaths_of_who_was_not_named_are_no_more_than_a_suspicion() -> None:
+    """A lane beside it may have killed the process."""
+    note = Attempts(40)
+    for _ in range(9):
+        note = note.begun(40)
+    assert note.deaths == CAREFUL_AFTER + 1
+    named = note.named_next(40, deaths_max=5)
+    assert named.begun(40).begun(40).deaths == CAREFUL_AFTER + 3

@@ -675,6 +675,31 @@ def test_a_batch_stays_whole_where_others_go_record_by_record() -> None:
     assert dealt(dispatch, 0.0, 0)[0].end == 5
 
 
+def test_a_record_that_may_kill_its_process_is_handled_alone() -> None:
+    dispatch = Dispatch({"bill": Rules()}, 3, alone=True)
+    for shard in range(3):
+        most = 1 if shard == 1 else 0
+        dispatch.begin(duty(shard), TOKEN, 0, 100, float(shard), most=most)
+    first = dealt(dispatch, 5.0, 0, 1, 2)
+    assert [given.duty.shard.index for given in first.values()] == [0]  # shard 1 is next, alone
+    done(dispatch, first[0], 6.0)
+    second = dealt(dispatch, 6.0)
+    assert [(g.duty.shard.index, g.start, g.end) for g in second.values()] == [(1, 0, 1)]
+    dispatch.ask(0)
+    assert not dispatch.deal(6.1)
+    (given,) = second.values()
+    done(dispatch, given, 6.2)
+    dispatch.ask(given.lane)
+    assert {each.duty.shard.index for each in dispatch.deal(6.2)} == {0, 2}
+
+
+def test_others_go_on_beside_it_where_each_lane_has_its_own_process() -> None:
+    dispatch = Dispatch({"bill": Rules()}, 2)
+    dispatch.begin(duty(0), TOKEN, 0, 100, 0.0, most=1)
+    dispatch.begin(duty(1), TOKEN, 0, 100, 0.0)
+    assert len(dealt(dispatch, 1.0, 0, 1)) == 2
+
+
 # The whole
 
 

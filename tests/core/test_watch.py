@@ -133,9 +133,36 @@ def test_who_is_silent_is_still_gone_while_nothing_is_heard() -> None:
 
 def test_who_never_gave_a_sign_is_still_gone_until_it_does() -> None:
     watch = _watch()
-    watch.look({A: (None, SESSION_S)}, 0.0)
+    for now in range(12):
+        watch.look({A: (None, SESSION_S)}, float(now))
     assert watch.still_gone(SILENT, None)
     assert not watch.still_gone(SILENT, Sign(True, 0))
+
+
+def test_who_is_silent_is_still_gone_after_another_look() -> None:
+    watch = _watch()
+    for now in range(14):
+        watch.look({A: _alive(7)}, float(now))
+    assert watch.still_gone(SILENT, Sign(True, 7))
+
+
+@pytest.mark.parametrize("beat", [8, 7], ids=["once", "and stands where it stood"])
+def test_who_was_silent_and_came_back_is_not_gone_by_the_beat_it_came_back_with(beat: int) -> None:
+    """The observer looked again before the eviction was written."""
+    watch = _watch()
+    for now in range(12):
+        watch.look({A: _alive(7)}, float(now))
+    watch.look({A: _alive(8)}, 11.5)
+    watch.look({A: _alive(beat)}, 12.0)
+    assert not watch.still_gone(SILENT, Sign(True, beat))
+
+
+def test_an_observer_that_slept_and_looked_again_does_not_evict_by_what_it_saw_before() -> None:
+    watch = _watch()
+    for now in range(12):
+        watch.look({A: _alive(7)}, float(now))
+    watch.look({A: _alive(7)}, 11.0 + GAP_S + 0.5)
+    assert not watch.still_gone(SILENT, Sign(True, 7))
 
 
 @pytest.mark.parametrize("evict", [DEAD, SILENT], ids=["dead", "silent"])

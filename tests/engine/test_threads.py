@@ -11,6 +11,9 @@ from penstock.backends.memory import MemoryBackend
 from penstock.run.running import start
 from penstock.testing.contracts.engine.all import EngineContract
 from penstock.testing.contracts.engine.at_work import Engine
+from penstock.testing.contracts.engine.dying import DyingContract
+from penstock.testing.contracts.engine.exactly_once import ExactlyOnceContract
+from penstock.testing.contracts.engine.state import StateContract
 from penstock.testing.contracts.subject import Opening
 
 
@@ -24,7 +27,17 @@ class TestThreads(EngineContract):
         return start
 
 
-class TestThreadsOnLmdb(TestThreads):
+class TestThreadsOnLmdb(ExactlyOnceContract, StateContract, DyingContract):
+    """What is stored, in files."""
+
     @pytest.fixture
-    def opening(self, tmp_path: Path) -> Opening:
-        return lambda: LmdbBackend(tmp_path / "hub")
+    def place(self, tmp_path: Path) -> Path:
+        return tmp_path / "hub"
+
+    @pytest.fixture
+    def opening(self, place: Path) -> Opening:
+        return lambda: LmdbBackend(place)
+
+    @pytest.fixture
+    def engine(self) -> Engine:
+        return start

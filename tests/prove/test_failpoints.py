@@ -4,7 +4,6 @@ their way through three stages with state."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,11 +19,11 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def hurt(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Verdict]:
+def hurt(tmp_path_factory: pytest.TempPathFactory) -> Verdict:
     place = tmp_path_factory.mktemp("points")
     found = verdict(place, HURT, RECORDS, seed=seed())
     sys.stdout.write(f"seed {seed()}: {found}")
-    yield found
+    return found
 
 
 def test_a_replica_was_killed_at_each_point(hurt: Verdict) -> None:
@@ -51,7 +50,7 @@ def test_no_replica_ended_by_itself(hurt: Verdict) -> None:
 
 def test_a_zombie_that_is_fenced_does_no_harm(tmp_path: Path) -> None:
     found = verdict(tmp_path, ["lane.before-commit"], 2_000, seed=seed(), action="stop")
-    assert found.died == ["lane.before-commit"]
+    assert found.died == ["lane.before-commit"], found
     assert found.clean, found
 
 

@@ -10,9 +10,12 @@ import pytest
 from penstock.backends.memory import MemoryBackend
 from penstock.core.assign import balanced
 from penstock.core.errors import DiskFull, Replaced
-from penstock.core.events import Evict
+from penstock.core.events import Event, Evict, Join, Reply
+from penstock.core.model import StreamInfo
 from penstock.core.ports import Begin, End, Lost, StreamSpec
+from penstock.core.standing import Group
 from penstock.run.coordinator import Coordinator
+from penstock.run.lookout import Lookout
 from penstock.run.membership import GroupMembership, MemberSettings
 from penstock.run.subscription import Subscription
 from penstock.testing.faults.children import until
@@ -146,6 +149,50 @@ def test_what_was_granted_and_taken_back_unheard_goes_on_at_once(
     assert _held(backend) == {"b": 1}
     _settle(other, successor)
     assert _held(backend) == {"a": 1, "b": 1}
+
+
+class Slow:
+    """A membership whose store takes its time, on a clock that a test turns."""
+
+    def __init__(self, real: GroupMembership) -> None:
+        self.real = real
+        self.now_s = 0.0
+        self.takes_s = 0.0
+        self.meanwhile: Callable[[], None] = lambda: None
+
+    def load(self) -> Group:
+        self.now_s += self.takes_s
+        self.meanwhile()
+        return self.real.load()
+
+    def tried(self, event: Event, still: Callable[[], bool] | None = None) -> Reply | None:
+        return self.real.tried(event, still)
+
+    def joining(self, incarnation: int, infos: list[StreamInfo], group: Group) -> Join:
+        return self.real.joining(incarnation, infos, group)
+
+
+def test_who_gave_a_sign_while_the_store_was_slow_is_watched_a_whole_session_from_then_on(
+    backend: Interrupted, member: Callable[[str], GroupMembership]
+) -> None:
+    first = member("a")
+    first.join()
+    home = Slow(first)
+    silent = "b", 1 << 40
+    backend.liveness.beat(GROUP, *silent, 0)
+    Coordinator(backend).apply(GROUP, Join(*silent, (), balanced))
+    assert first._seat is not None
+    lookout = Lookout(
+        backend, Subscription("orders"), home, first._seat, 3.0, clock=lambda: home.now_s
+    )
+    home.takes_s = 4.0
+    home.meanwhile = lambda: backend.liveness.beat(GROUP, *silent, 1)
+    lookout.look(home.now_s)
+    home.takes_s, home.meanwhile = 0.0, lambda: None
+    while "b" in first.load().members:
+        home.now_s += 0.5
+        lookout.look(home.now_s)
+    assert 4.0 + 10.0 < home.now_s <= 4.0 + 10.0 + 2.0
 
 
 def _settle(*members: GroupMembership) -> None:

@@ -200,11 +200,7 @@ def test_no_bytes_do_harm(sealed: bool) -> None:
     try:
         for _ in range(MUTANTS):
             data = random_.choice(good)
-            if sealed:
-                frame = _frame(_mutant(random_, data))
-            else:
-                frame = _mutant(random_, _frame(data))
-            _heard(frame)
+            _heard(_frame(_mutant(random_, data)) if sealed else _mutant(random_, _frame(data)))
         most_bytes = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -298,9 +294,13 @@ def test_the_dispatcher_does_not_wait_for_ever_for_one_who_does_not_read(
     monkeypatch.setattr(wire, "SEND_S_MAX", 0.3)
     to_lane, _ = ends.greet()
     began_s = time.monotonic()
-    with pytest.raises(OSError, match=r"."):
+
+    def send_all() -> None:
         for _ in range(100):
             to_lane.send(Verdict("stop", why="x" * 100_000))
+
+    with pytest.raises(BlockingIOError):
+        send_all()
     assert time.monotonic() - began_s < 5
     assert to_lane.receive() is None, "what is half sent is the end"
 

@@ -15,6 +15,11 @@ from penstock.testing.simulator.swarm import FAULTS, Swarm, drawn
 
 FRESH_SEEDS = 60
 
+ONCE_FOUND = {
+    "an eviction on its way went by the beat of a member that had come back": 1387501878,
+}
+"""Seeds that found what a few hundred others do not, as long as they draw what they drew then."""
+
 _EDGE = re.compile(r"^    (\S.*?)\s{2,}(\w+) -> (\w+)\s", re.MULTILINE)
 
 
@@ -40,6 +45,12 @@ def test_fresh_seeds_break_nothing() -> None:
     assert done.stdout.splitlines()[-1].startswith(
         f"sim: {FRESH_SEEDS} seeds, 15.0 simulated hours"
     )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", ONCE_FOUND.values(), ids=ONCE_FOUND.keys())
+def test_what_was_found_once_is_not_found_again(seed: int) -> None:
+    assert simulate(seed).violation == ""
 
 
 @pytest.mark.slow

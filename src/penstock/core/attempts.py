@@ -57,7 +57,10 @@ class Attempts(NamedTuple):
         """Somebody begins to work at that checkpoint."""
         ahead = self.offset > checkpoint and (self.failed > 0 or self.deaths > 0)
         here = self if ahead or self.offset == checkpoint else Attempts(checkpoint)
-        return here._replace(deaths=here.deaths + self.working, working=True)
+        deaths = here.deaths + self.working
+        if not here.named:  # suspected, no more: others in the same process may have done it
+            deaths = min(deaths, CAREFUL_AFTER + 1)
+        return here._replace(deaths=deaths, working=True)
 
     def ended(self) -> Attempts:
         """Nobody works there any more, and nobody has died: what was only suspected is dropped."""
@@ -83,9 +86,9 @@ class Attempts(NamedTuple):
         return same._replace(deaths=deaths, named=True)
 
     def stepped(self, offset: int, deaths_max: int = CAREFUL_AFTER + 1) -> Attempts:
-        """A step of several records begins there."""
+        """A step begins there, of several records, or of one that is not named yet."""
         same = self if offset == self.offset else Attempts(offset, working=self.working)
-        return same._replace(deaths=min(self.deaths, _careful_after(deaths_max)))
+        return same._replace(deaths=min(self.deaths, _single_after(deaths_max)), named=False)
 
     def encoded(self) -> bytes:
         flags = _WORKING * self.working | _NAMED * self.named | _STOPPED * self.stopped

@@ -139,6 +139,9 @@ class Dispatch:
     lanes: int
     """How many places for lanes there are, for static allocation."""
     allocation: Allocation = "pool"
+    alone: bool = False
+    """The lanes share a process: while one goes record by record, because a record may kill it, no
+    other does anything."""
     holds: dict[Duty, Hold] = field(default_factory=dict)
     waiting: dict[int, None] = field(default_factory=dict)
     """Lanes that have asked, in the order they did."""
@@ -377,6 +380,8 @@ class Dispatch:
         closed = self.stopped | self._full()
         left = self._left()
         best: tuple[int, Hold] | None = None
+        if self.alone and any(self._is_single(given.duty) for given in self.in_hand.values()):
+            return None
         best_s = inf
         for hold in self.holds.values():
             since_s = hold.ready_s
@@ -389,7 +394,13 @@ class Dispatch:
                 continue
             if hold.duty.computation not in closed and hold.duty not in left:
                 best, best_s = (taker, hold), since_s
+        if self.alone and best is not None and self.in_hand and best[1].most == 1:
+            return None  # it is its turn, as soon as the others are done
         return best
+
+    def _is_single(self, duty: Duty) -> bool:
+        hold = self.holds.get(duty)
+        return hold is not None and hold.most == 1
 
     def _full(self) -> set[str]:
         """Computations that have as many lanes as they may."""

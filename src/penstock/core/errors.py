@@ -251,6 +251,8 @@ class Rewind(PenstockError):
     there. An offset before the checkpoint moves the checkpoint back."""
 
     def __init__(self, offset: int) -> None:
+        if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset < 2**63:
+            raise BadSetting(f"Rewind({offset!r}): an offset, as in Rewind(record.offset)")
         super().__init__(f"back to offset {offset}")
         self.offset = offset
 

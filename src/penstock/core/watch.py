@@ -29,7 +29,10 @@ class Watch:
         self._seen: dict[Watched, _Seen] = {}
 
     def look(self, signs: Mapping[Watched, tuple[Sign | None, float]], now_s: float) -> list[Evict]:
-        """Who is gone: judged by the last sign of each, and how long it may be silent."""
+        """Who is gone: judged by the last sign of each, and how long it may be silent.
+
+        The time is taken after the signs were read: a silence begins when the beat was there
+        already. That it lasted until then, `still_gone` finds out."""
         if self._looked_s is None or now_s - self._looked_s > self._gap_s_max:
             self._seen.clear()
         self._looked_s = now_s
@@ -38,13 +41,19 @@ class Watch:
         return [evict for evict in judged if evict is not None]
 
     def still_gone(self, evict: Evict, sign: Sign | None) -> bool:
-        """Whether nothing was heard since: asked right before the eviction is written."""
+        """Whether nothing was heard since: asked right before the eviction is written.
+
+        There may have been other looks on the way here. So it must be the same silence, not just
+        a beat that is the last one seen: that may be the one of a member that came back."""
         if sign is not None and not sign.alive:
             return True
         if evict.proof == "dead":
             return sign is None
         seen = self._seen.get((evict.member, evict.incarnation))
-        return seen is not None and seen.beat == (None if sign is None else sign.beat)
+        if seen is None or seen.beat != (None if sign is None else sign.beat):
+            return False
+        assert self._looked_s is not None
+        return self._looked_s - seen.since_s >= evict.silent_s
 
     def _judged(self, who: Watched, sign: Sign | None, now_s: float, may_s: float) -> Evict | None:
         if sign is not None and not sign.alive:

@@ -12,6 +12,9 @@ from penstock.core.model import ShardId
 from penstock.core.quantities import Duration, instant_ms, seconds
 from penstock.run.state import State
 
+TIMERS_MAX = 1_000
+TIMER_CHARS_MAX = 255
+
 
 class Context:
     """One for each shard that a lane works on."""
@@ -49,8 +52,12 @@ class Context:
     def set_timer(self, key: str, at: datetime | Duration) -> None:
         """Have ``on_timer(key, out)`` called at that time, or after so long: once. Set again, it
         replaces the earlier one. It is forgotten when the shard goes elsewhere."""
-        if not isinstance(key, str):
-            raise BadSetting(f"timer {key!r}: its key is a text")
+        if not isinstance(key, str) or not 0 < len(key) <= TIMER_CHARS_MAX or not _is_text(key):
+            raise BadSetting(
+                f"timer {str(key)[:50]!r}: its key is a text of 1 to {TIMER_CHARS_MAX} characters"
+            )
+        if len(self.timers) >= TIMERS_MAX and key not in self.timers:
+            raise BadSetting(f"timer {key!r}: a shard has at most {TIMERS_MAX} timers")
         if isinstance(at, datetime):
             self._set(key, instant_ms(at, what="timer") / 1000)
         else:
@@ -107,3 +114,11 @@ class Context:
             self.timers.pop(key, None)
         else:
             self.timers[key] = at_s
+
+
+def _is_text(key: str) -> bool:
+    try:
+        key.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

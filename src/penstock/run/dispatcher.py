@@ -153,6 +153,9 @@ class Dispatcher:
         with self.lock:
             given = self._in_flight(duty, token)
             self._dispatch.lose(duty, token, until_s)
+            self._farewells.drop(duty, token)
+            if self.charge(duty, token) is not None:
+                del self._charges[duty]
             return given
 
     def gone(self) -> list[tuple[Hold, Charge]]:
@@ -171,13 +174,18 @@ class Dispatcher:
     def overdue(self) -> list[Lost]:
         """Lanes that did not end in time: they are lost."""
         with self.lock:
-            lost = self._dispatch.overdue(self.clock())
+            now_s = self.clock()
+            lost = self._dispatch.overdue(now_s) + self._farewells.overdue(now_s)
             for each in lost:
                 self._forget(each.lane, each.duty)
             return lost
 
-    def lane_lost(self, lane: int) -> Lost | None:
+    def lane_lost(self, lane: int, number: int | None = None) -> Lost | None:
+        """What the lane had in hand; with a number, only if it is still that slice."""
         with self.lock:
+            given = self._dispatch.in_hand.get(lane)
+            if number is not None and (given is None or given.number != number):
+                return None
             lost = self._dispatch.lane_lost(lane)
             self._forget(lane, None if lost is None else lost.duty)
             return lost
@@ -187,10 +195,11 @@ class Dispatcher:
             found = self._charges.get(duty)
             return found if found is not None and found.grant.token == token else None
 
-    def at(self, duty: Duty) -> int:
-        """Where a duty goes on."""
+    def at(self, duty: Duty, token: bytes) -> int | None:
+        """Where a duty goes on; None if its grant is over."""
         with self.lock:
-            return self._dispatch.holds[duty].at
+            hold = self._dispatch.holds.get(duty)
+            return hold.at if hold is not None and hold.token == token else None
 
     def ends(self, ends: Mapping[Duty, int]) -> None:
         with self.lock:

@@ -10,8 +10,8 @@ class Progress(NamedTuple):
 
     number: int
     """Of the slice."""
-    offset: int
-    """Of the record in hand."""
+    offset: int | None
+    """Of the record in hand; None: there is none, it is read or stored."""
 
 
 class Lanes(Protocol):

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from penstock.core.dispatch import Hold
+from penstock.core.dispatch import Duty, Hold, Lost
 from penstock.core.ports import Grant
 from penstock.run.protocol import Work
 
@@ -69,6 +69,20 @@ class Farewells(Generic[T]):
     def lost(self, lane: int) -> None:
         for farewell in self._waiting.values():
             farewell.done = farewell.done or farewell.lane == lane
+
+    def drop(self, duty: Duty, token: bytes) -> None:
+        """Its grant is over: nobody is to be told that it is let go."""
+        for number, f in list(self._waiting.items()):
+            if f.hold.duty == duty and f.hold.token == token:
+                del self._waiting[number]
+
+    def overdue(self, now_s: float) -> list[Lost]:
+        """Lanes that say goodbye and find no end."""
+        return [
+            Lost(f.lane, f.hold.duty, f.hold.token)
+            for f in self._waiting.values()
+            if f.given and not f.done and f.hold.ending_s is not None and now_s >= f.hold.ending_s
+        ]
 
     def over(self, now_s: float) -> list[tuple[Hold, T]]:
         """Those that are said goodbye to, or had no more time for it."""

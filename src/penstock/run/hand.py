@@ -18,6 +18,8 @@ class Hand:
     def __init__(self, number: int, start: int) -> None:
         self.number = number
         self.is_cut = False
+        self.is_busy = False
+        """The user's code is at work, with a record in hand."""
         self._start = start
         self._batch: Batch | None = None
         self._gate: list[Batch] = []
@@ -53,12 +55,22 @@ class Hand:
         return self._end - length_hint(self._rows)
 
     @property
-    def offset(self) -> int:
-        """Of the record in hand."""
+    def offset(self) -> int | None:
+        """Of the record in hand; None if there is none."""
+        if not self.is_busy:
+            return None
         batch, row = self._batch, self.given - 1
         if batch is None or not 0 <= row < len(batch):
             return self._start
         return batch.offsets[row]
+
+    def __enter__(self) -> Hand:
+        """A handler is at work."""
+        self.is_busy = True
+        return self
+
+    def __exit__(self, *why: object) -> None:
+        self.is_busy = False
 
     def cut(self) -> None:
         """No further record of this slice."""

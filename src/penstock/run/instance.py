@@ -53,16 +53,21 @@ class Instance:
         self._things = {"out": out, "ctx": ctx, "state": ctx.state}
         self._loop = loop
         self._timeout_s = timeout_s
-        made = computation.handler
-        self._object = made() if isinstance(made, type) else None
+        self._computation = computation
+        self._object: Any = None
+        self.wants_arrow = False
+
+    def init(self) -> None:
+        """Before anything else: make the object, anew each time, and call its ``init``."""
+        made, self._object = self._computation.handler, None
+        if isinstance(made, type):
+            self._object = made()
         process = made if self._object is None else self._object.process
         self._process = self._bound(process, 1)
-        self.wants_arrow = computation.kind == "batch" and _wants_arrow(process)
+        self.wants_arrow = self._computation.kind == "batch" and _wants_arrow(process)
         self._rest = self._extra(process, 1)
         self._plain = process
         self._is_async = inspect.iscoroutinefunction(process)
-
-    def init(self) -> None:
         self._optional("init", 0)
 
     def close(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from typing import Protocol
 
@@ -42,12 +43,15 @@ class Lookout:
         home: Home,
         seat: Seat,
         heartbeat_s: float,
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._backend = backend
         self._liveness = backend.liveness
         self._subscription = subscription
         self._home = home
         self._seat = seat
+        self._clock = clock
         self._watch = Watch(gap_s_max=seat.timeout_s / 2)
         self._every_s = heartbeat_s / 2
         self._neighbours_at_s = 0.0
@@ -65,7 +69,7 @@ class Lookout:
             self._look_at_neighbours(group)
             return
         self._all_at_s = now_s + self._every_s
-        self._watch_members(group, now_s)
+        self._watch_members(group)
         self._watch_streams(group)
 
     # Members
@@ -80,7 +84,7 @@ class Lookout:
             if sign is not None and not sign.alive:
                 self._evict(group.name, Evict(*who, "dead"))
 
-    def _watch_members(self, group: Group, now_s: float) -> None:
+    def _watch_members(self, group: Group) -> None:
         signs = {
             (name, member.incarnation): (
                 self._liveness.sign(group.name, name, member.incarnation),
@@ -89,7 +93,9 @@ class Lookout:
             for name, member in group.members.items()
             if name != self._seat.member
         }
-        for evict in self._watch.look(signs, now_s):
+        # By the time it is now: the store may have been slow since the look began, and who gave a
+        # sign meanwhile was not silent from its beginning on.
+        for evict in self._watch.look(signs, self._clock()):
             self._evict(group.name, evict)
 
     def _evict(self, group: str, evict: Evict) -> None:

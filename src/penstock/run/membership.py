@@ -143,8 +143,9 @@ class GroupMembership:
             release = seat.let_go(shard, epoch)
             if release is not None:
                 freed |= release.shards
-            if shard in seat.held:
-                self._begin(seat, shard, seat.held[shard])
+            held = seat.held.get(shard)
+            if held is not None and self._grants.get(shard, (0, None))[0] != held:
+                self._begin(seat, shard, held)
         if freed:
             self._heartbeat_at_s = 0.0  # it says the same, should this go wrong
             self.tried(Release(seat.member, seat.incarnation, freed))

@@ -104,6 +104,27 @@ class _Gathered:
             return row.key, row.data
         return key_bytes(key), None if value is None else self.encode(value)
 
+    def nbytes(self, left: int | None = None) -> int:
+        """Of all, or of those that were made from the row in hand, with so many left behind it."""
+        first = len(self.keys)
+        if left is None:
+            first = 0
+        else:
+            of_row = len(self.left)
+            while of_row and self.left[of_row - 1] == left:
+                of_row, first = of_row - 1, first - 1
+        return sum(
+            ROW_OVERHEAD + len(self.keys[at] or b"") + len(self.data[at] or b"") + self.beside(at)
+            for at in range(first, len(self.keys))
+        )
+
+    def beside(self, at: int) -> int:
+        """What one has beside key and data."""
+        if at not in self.extra:
+            return 0
+        row = self.extra[at][0]
+        return row.nbytes - len(row.key or b"") - len(row.data or b"")
+
     def cut(self, count: int) -> None:
         del self.keys[count:], self.data[count:], self.times[count:], self.left[:]
         del self.rows[max(count - len(self.times), 0) :]
@@ -113,6 +134,11 @@ class _Gathered:
 
 def _none_left() -> int:
     return 0
+
+
+class Overflow(BaseException):
+    """Goes through a handler whose record does not fit into one commit with those before it: it is
+    handled again, as the first of the next slice. No `Exception`, for handlers catch those."""
 
 
 class Outputs:
@@ -125,6 +151,8 @@ class Outputs:
         self._last = 0
         self._on_full: Callable[[], None] = lambda: None
         self.nbytes = 0
+        self.overflows = False
+        """The record in hand does not fit into one commit with those before it."""
 
     def append(self, stream: str, value: Any, key: Key = None, **more: Unpack[More]) -> None:
         """Append to one of the computation's outputs, when the slice is committed.
@@ -137,6 +165,7 @@ class Outputs:
             raise self._unknown(stream)
         if more:
             found, data = gathered.noted(value, key, **more)
+            self.nbytes += gathered.beside(len(gathered.keys))
         else:
             data = None if value is None else gathered.encode(value)
             found = key.encode() if type(key) is str and key.isascii() else key_bytes(key)
@@ -148,12 +177,17 @@ class Outputs:
             self._full()
 
     def _full(self) -> None:
-        if self.nbytes > MOST_BYTES:
+        self._on_full()
+        if self.nbytes <= MOST_BYTES:
+            return
+        left = self._left()
+        if sum(gathered.nbytes(left) for gathered in self._gathered.values()) > MOST_BYTES:
             raise BadOutput(
                 f"{self._computation}: one record made more than {shown_size(MOST_BYTES)} of "
                 "outputs, and they leave in one commit: append references to large data instead"
             )
-        self._on_full()
+        self.overflows = True
+        raise Overflow
 
     def _unknown(self, stream: object) -> BadOutput:
         known = ", ".join(self._gathered) or "nothing"
@@ -190,11 +224,8 @@ class Outputs:
             while kept and gathered.rows[kept - 1] >= row:
                 kept -= 1
             gathered.cut(sealed + kept)
-        self.nbytes = sum(
-            ROW_OVERHEAD + len(data or b"") + len(key or b"")
-            for gathered in self._gathered.values()
-            for key, data in zip(gathered.keys, gathered.data, strict=True)
-        )
+        self.nbytes = sum(gathered.nbytes() for gathered in self._gathered.values())
+        self.overflows = False
 
     def seal(self, mark: Mark) -> None:
         """The batch in hand is done: what was made from it gets its time."""
@@ -222,6 +253,7 @@ class Outputs:
         for gathered in self._gathered.values():
             gathered.cut(0)
         self.nbytes = 0
+        self.overflows = False
 
 
 def _carry_on(gathered: _Gathered, first: int, mark: Mark) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 import traceback
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,9 +18,18 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.codec.registry import find_codec
-from penstock.core.attempts import Attempts
+from penstock.core.attempts import REASON_CHARS_MAX, Attempts
 from penstock.core.batch import Batch, Row
-from penstock.core.errors import BadOutput, BadRecord, Fenced, NoRetry, PenstockError, Rewind
+from penstock.core.errors import (
+    BadOutput,
+    BadRecord,
+    Fenced,
+    Invalid,
+    NoRetry,
+    OffsetOutOfRange,
+    PenstockError,
+    Rewind,
+)
 from penstock.core.model import Flag, Record, ShardId, Slice
 from penstock.core.ports import Append, Backend, Commit, Grant
 from penstock.failpoints import failpoint
@@ -115,6 +125,8 @@ class Post:
         )
         self._instance = Instance(kit.computation, self._out, self._ctx, loop, kit.policy.timeout_s)
         self._attempts = Attempts()
+        self._mark_in_hand: Callable[[], Mark] = lambda: Mark(lambda _: now_ms())
+        """How to seal what was made from the batch in hand."""
         self._is_new = True
         self._is_closed = False
 
@@ -132,7 +144,8 @@ class Post:
                     self._work_together(work, tally, hand, ask)
                 else:
                     self._work_through(work, tally, hand, ask)
-        except Fenced:
+        except (Fenced, OffsetOutOfRange):
+            # The next grant begins at the true checkpoint, and behind what was dropped meanwhile.
             tally.outcome = "fenced"
         except PenstockError as why:
             # Reading or storing did not work, no handler is to blame: it is tried again.
@@ -185,7 +198,7 @@ class Post:
         """Whether a call that is about no record went well; else what becomes of the shard."""
         try:
             call()
-        except Exception as error:
+        except BaseException as error:
             self._take_back(0)
             self._judged(tally, error, ask, [])
             return not tally.ends
@@ -212,6 +225,7 @@ class Post:
 
     def _handle(self, batch: Batch, behind: int, tally: _Tally, hand: Hand, ask: Ask) -> None:
         """All records of a batch, or as many as go well."""
+        self._mark_in_hand = partial(self._mark, batch)
         begin, count = 0, len(batch)
         flagged = _flagged(batch)
         while begin < count and not hand.is_cut and not tally.ends:
@@ -220,6 +234,7 @@ class Post:
                 begin += 1
             elif not tally.ends:
                 end = next((row + 1 for row in flagged if row >= begin), count)
+                end = self._before_trouble(batch, begin, end)
                 begin = self._run(batch, begin, end, tally, hand, ask)
                 if begin < 0:
                     return
@@ -231,15 +246,25 @@ class Post:
             tally.at_ms = mark.timestamps(begin - 1)
         self._seal(mark)
 
+    def _before_trouble(self, batch: Batch, begin: int, end: int) -> int:
+        """The row of the record that is known to make trouble comes first in a run of its own."""
+        at = self._attempts.offset
+        if batch.offsets[begin] < at <= batch.offsets[end - 1]:
+            return bisect_left(batch.offsets, at, begin, end)
+        return end
+
     def _run(self, batch: Batch, begin: int, end: int, tally: _Tally, hand: Hand, ask: Ask) -> int:
         """The row behind those that are done; -1 if all of the slice that is not stored was
         dropped."""
         records = hand.records(batch, begin, end)
         self._follow(hand, hand.row)
         try:
-            self._instance.each(records)
+            with hand:
+                self._instance.each(records)
         except BaseException as error:
             row = hand.given - 1
+            if self._out.overflows:
+                return self._overflown(row, begin, tally)
             if isinstance(error, Rewind) and self._goes_back(error, batch.offsets[row]):
                 return self._rewound(batch, begin, error.offset, tally)
             tally.records += row - begin
@@ -249,8 +274,17 @@ class Post:
             tally.records += given_up
             return row + given_up
         done = hand.given
+        if self._out.overflows:  # the handler caught everything
+            return self._overflown(done - 1, begin, tally)
         tally.records += done - begin
         return done
+
+    def _overflown(self, row: int, begin: int, tally: _Tally) -> int:
+        """What is before this row leaves first."""
+        self._take_back(row)
+        tally.records += row - begin
+        tally.ends = True
+        return row
 
     def _work_together(self, work: Work, tally: _Tally, hand: Hand, ask: Ask) -> None:
         """All records of the slice in one call."""
@@ -269,11 +303,15 @@ class Post:
         records = [record for batch in batches for record in batch.records()]
         troubled = self._attempts if self._attempts.offset == work.start else None
         last = batches[-1]
+        mark = Mark(lambda _: last.timestamps[-1], origins=self._origins(last))
+        self._mark_in_hand = lambda: mark
         failpoint("lane.before-handler")
         done = troubled is not None and self._gives_up_all(troubled, records, tally, ask)
         if not done and not tally.ends:
             try:
-                self._instance.together(_arrow(batches) if self._instance.wants_arrow else records)
+                given = _arrow(batches) if self._instance.wants_arrow else records
+                with hand:
+                    self._instance.together(given)
                 done = True
                 tally.records += len(records)
             except BaseException as error:
@@ -288,7 +326,7 @@ class Post:
         if done:
             tally.next = at
             tally.at_ms = last.timestamps[-1]
-        self._seal(Mark(lambda _: last.timestamps[-1], origins=self._origins(last)))
+        self._seal(self._mark_in_hand())
 
     # Failures
 
@@ -360,6 +398,8 @@ class Post:
     ) -> int:
         name, where = self._kit.computation.name, self._where(records, tally)
         verdict = ask(Failed(self._number, failed, retries, tally.records))
+        if self._is_new and verdict.action in ("skip", "dead-letter"):
+            verdict = Verdict("stop", why="there is no going on without init")
         if verdict.action == "retry":
             log.warning("%s: %s failed, attempt %d: %s", name, where, failed, reason)
             tally.outcome, tally.wait_s, tally.ends = "parked", verdict.wait_s, True
@@ -395,13 +435,15 @@ class Post:
         self, tally: _Tally, records: Sequence[Record], reason: str, failed: int, stack: str
     ) -> None:
         name = self._kit.computation.name
-        made = [letter(record, name, reason, failed, stack) for record in records]
-        nbytes = sum(row.nbytes for row in (*tally.letters, *made))
-        if self._out.nbytes + nbytes > MOST_BYTES and tally.next > tally.committed:
-            self._seal(Mark(lambda _: now_ms()))
-            self._store(tally, None)
-        tally.letters += made
-        tally.dead_letters += len(made)
+        for record in records:
+            made = letter(record, name, reason, failed, stack)
+            nbytes = sum(row.nbytes for row in (*tally.letters, made))
+            if self._out.nbytes + nbytes > MOST_BYTES and record.offset > tally.committed:
+                tally.next = record.offset
+                self._seal(self._mark_in_hand())
+                self._store(tally, None)
+            tally.letters.append(made)
+            tally.dead_letters += 1
 
     def _goes_back(self, rewind: Rewind, offset: int) -> bool:
         """Whether that can be done from this record; else it has failed."""
@@ -442,6 +484,8 @@ class Post:
                 name = self._kit.computation.name
                 log.warning("%s %s: not stored: %s", name, self._ctx.shard, why)
                 tally.outcome, tally.wait_s, tally.reason = "parked", COMMIT_WAIT_S, str(why)
+                if isinstance(why, Invalid):  # it never will be: a person has to look
+                    tally.outcome = "stopped"
                 tally.rewind, attempts = None, None
                 self._is_new = True
         if tally.outcome == "fenced":
@@ -465,12 +509,11 @@ class Post:
             rewind=tally.rewind,
         )
 
-    def _noted(self, attempts: Attempts, work: Work, offset: int | None = None) -> Attempts:
-        """What is to be stored before the step that begins there."""
-        at, deaths_max = work.start if offset is None else offset, self._kit.policy.deaths
+    def _noted(self, attempts: Attempts, work: Work) -> Attempts:
+        """What is to be stored before that step is taken."""
         if work.step == 1:
-            return attempts.named_next(at, deaths_max)
-        return attempts.stepped(at, deaths_max)
+            return attempts.named_next(work.start, self._kit.policy.deaths)
+        return attempts.stepped(work.start, self._kit.policy.deaths)
 
     def _attempts_after(self, work: Work, tally: _Tally) -> Attempts | None:
         """What is to be known of the next record; None: what is stored is true."""
@@ -481,7 +524,7 @@ class Post:
             stopped = tally.outcome == "stopped"
             return after._replace(failed=tally.trouble, working=True, stopped=stopped)
         if work.step and tally.next > work.start:
-            return self._noted(before, work, tally.next)
+            return self._attempts.stepped(tally.next, self._kit.policy.deaths)
         troubled = before.failed or before.deaths or before.named
         passed = troubled and tally.next > before.offset
         return Attempts(tally.next, working=True) if passed else None
@@ -623,10 +666,18 @@ def _cancelled(error: BaseException) -> bool:
     return type(error).__name__ == "CancelledError"
 
 
+def _text(error: BaseException) -> str:
+    try:
+        text = str(error)
+    except Exception as why:  # it cannot even say what is wrong
+        text = f"its message cannot be told: {type(why).__name__}"
+    return text[:REASON_CHARS_MAX].encode(errors="backslashreplace").decode()
+
+
 def _reason(error: BaseException) -> str:
     if isinstance(error, Rewind):
         return f"Rewind({error.offset}): it goes back to a record that is there, and only so"
-    text = " ".join(str(error).split())
+    text = " ".join(_text(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

@@ -30,6 +30,7 @@ log = logging.getLogger("penstock")
 STILLBORN_MAX = 3
 """So many that end before they ask, one after the other: it does not work."""
 AGAIN_S = 0.1
+LOOK_S = 0.005
 AGAIN_S_MAX = 5.0
 STARTED_S = 60.0
 """So long loading a topology may take."""
@@ -82,7 +83,6 @@ class ProcessLanes:
         """They were not seen to end yet."""
         self._to_start: dict[int, float] = {}
         """When lanes are started anew."""
-        self._has_worked = False
         self._stillborn = 0
         self._again_s = AGAIN_S
 
@@ -91,6 +91,7 @@ class ProcessLanes:
             self._board.open()
             for number in range(self._count):
                 self._start(number)
+            self._wait_for_all()
         except BaseException as why:
             self.join(0.0)
             if isinstance(why, OSError):
@@ -144,40 +145,51 @@ class ProcessLanes:
 
     # Below
 
+    def _wait_for_all(self) -> None:
+        """Until each has asked for work: so long what this replica is granted would lie idle."""
+        waiting = list(self._children)
+        while waiting:
+            now_s = time.monotonic()
+            for lane in waiting:
+                why = self._is_over(lane, now_s)
+                if why is not None:
+                    raise Refused(f"lanes cannot begin: {why}")
+            waiting = [lane for lane in waiting if not self._board.has_asked(lane)]
+            time.sleep(LOOK_S)
+
     def _is_dead(self, lane: int, now_s: float) -> bool:
-        child = self._children[lane]
-        if self._board.has_asked(lane):
-            self._stillborn, self._has_worked = 0, True
-        elif now_s - child.began_s > STARTED_S:
-            log.error("lane %d has not begun after %g s: it is killed", lane, STARTED_S)
-            child.kill()
-        if not child.has_ended():
+        began_s = self._children[lane].began_s
+        had_asked = self._board.has_asked(lane)
+        why = self._is_over(lane, now_s)
+        if had_asked:
+            self._stillborn = 0
+        if why is None:
             return False
-        del self._children[lane]
-        code = self._end(child)
-        self._board.hear_out(lane, KILLED_S)
-        why, had_asked = self._board.unfit(lane), self._board.has_asked(lane)
-        self._board.hang_up(lane)
-        if not had_asked and code in (-signal.SIGTERM, -signal.SIGINT):
-            pass  # it was too young to leave them to this process
-        elif not had_asked:
-            self._bury(lane, f"it ended before it began, {_shown(code)}" if why is None else why)
-            if why is not None and not self._has_worked:
-                raise Refused(f"lanes cannot begin: {why}")
-        else:
-            log.error("the process of lane %d has ended: %s", lane, _shown(code))
-        short_lived = now_s - child.began_s < AGAIN_S_MAX
+        log.error("the process of lane %d has ended: %s", lane, why)
+        if not had_asked:
+            self._stillborn += 1
+            if self._stillborn >= STILLBORN_MAX:
+                raise Refused(f"{self._stillborn} lanes in a row cannot begin: {why}")
+        short_lived = now_s - began_s < AGAIN_S_MAX
         self._again_s = min(self._again_s * 2, AGAIN_S_MAX) if short_lived else AGAIN_S
         self._to_start[lane + self._count] = now_s + self._again_s
         return True
 
-    def _bury(self, lane: int, why: str) -> None:
-        """One that never worked."""
-        self._stillborn += 1
-        if self._has_worked:
-            log.error("lane %d cannot begin: %s", lane, why)
-        if self._stillborn >= STILLBORN_MAX:
-            raise Refused(f"{self._stillborn} lanes in a row cannot begin: {why}")
+    def _is_over(self, lane: int, now_s: float) -> str | None:
+        """Why it has ended, if it has: it is forgotten."""
+        child, is_late = self._children[lane], False
+        if not self._board.has_asked(lane) and now_s - child.began_s > STARTED_S:
+            is_late = True
+        elif not child.has_ended():
+            return None
+        del self._children[lane]
+        code = self._end(child)
+        self._board.hear_out(lane, KILLED_S)
+        why = self._board.unfit(lane)
+        self._board.hang_up(lane)
+        if is_late:
+            return f"it has not begun after {STARTED_S:g} s"
+        return _shown(code) if why is None else why
 
     def _end(self, child: _Child) -> int | None:
         """Have it end with all that belongs to it; None if the system still has it."""

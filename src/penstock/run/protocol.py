@@ -84,7 +84,7 @@ class Progress(msgspec.Struct, tag="progress", frozen=True):
     """How far a lane is: said now and then, so that a hung one is found."""
 
     number: int
-    offset: int
+    offset: int | None
 
 
 class Ask(msgspec.Struct, tag="ask", frozen=True):

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from penstock.core import keys
 from penstock.core.attempts import CAREFUL_STEP, Attempts
 from penstock.core.dispatch import SLICE_RECORDS_MAX, Dispatch, Duty, Given, Rules
-from penstock.core.errors import Fenced, PenstockError, Retryable, UnknownStream
+from penstock.core.errors import BadSetting, Fenced, PenstockError, Retryable, UnknownStream
 from penstock.core.model import ShardId, Slice
 from penstock.core.ports import Backend, Begin, Commit, End, Grant, Lost, Membership
 from penstock.core.verdict import Judge
@@ -28,6 +28,7 @@ from penstock.run.engine import Lanes
 from penstock.run.groups import Groups
 from penstock.run.kit import Kit
 from penstock.run.positions import Positions
+from penstock.run.protocol import Report
 from penstock.run.rows import now_ms
 
 log = logging.getLogger("penstock")
@@ -36,6 +37,9 @@ TICK_S = 0.02
 TICK_S_IDLE = 0.1
 LONG_S = 0.25
 """A slice that takes longer ends behind the record in hand."""
+CUT_AGAIN_S = 1.0
+UNHEARD_S = 1.0
+"""So much longer than its time a record may take whose lane says nothing at all."""
 WATCH_S = 0.1
 NEW_CODE_S = 1.0
 """So often it looks for shards that other code has stopped."""
@@ -49,9 +53,15 @@ class _Seen:
     """What was last seen of a slice in flight."""
 
     number: int
-    offset: int
+    offset: int | None
+    """Of the record in hand; None: there is none, it is read or stored."""
     since_s: float
     began_s: float
+    cut_s: float = 0.0
+    """When it is told to end behind the record in hand."""
+
+    def __post_init__(self) -> None:
+        self.cut_s = self.began_s + LONG_S
 
 
 class Replica:
@@ -67,6 +77,7 @@ class Replica:
         name: str,
         lanes: int,
         allocation: str,
+        alone: bool,
         handler_s_max: float,
         skip_first_failures: int = 0,
         clock: Callable[[], float] = time.monotonic,
@@ -80,7 +91,7 @@ class Replica:
         self._bell = Bell()
         rules = {name: _rules(kit) for name, kit in kits.items()}
         judges = {name: Judge(kit.policy, skip_first_failures) for name, kit in kits.items()}
-        dispatch = Dispatch(rules, lanes, allocation)  # type: ignore[arg-type]
+        dispatch = Dispatch(rules, lanes, allocation, alone=alone)  # type: ignore[arg-type]
         self.dispatcher = Dispatcher(
             dispatch,
             judges,
@@ -108,17 +119,20 @@ class Replica:
     # Life
 
     def start(self) -> None:
+        self._lanes.start()  # first: what is granted to who cannot work yet, pauses
         joined: list[Membership] = []
         try:
             for membership in self._memberships.values():
                 membership.join()
                 joined.append(membership)
+            self._look_for_new_code()
         except BaseException:
             for membership in joined:
                 membership.leave()
+            self.dispatcher.close()
+            self._lanes.join(JOIN_S)
             raise
-        self._look_for_new_code()
-        self._lanes.start()
+        self._bell.ring()
         self._keeper.start()
         self._watcher.start()
 
@@ -237,6 +251,11 @@ class Replica:
                 del self._to_begin[key]  # the group will hear of it
                 continue
             stored = self._stored_attempts(grant)
+            if stored.stopped:  # who stopped it died before the group heard of it
+                del self._to_begin[key]
+                stopped = Report(number=0, next=at, outcome="stopped", reason=stored.reason)
+                self._calls.append((0.0, Call(key[0], grant, stopped)))
+                continue
             if end <= at:  # there was nothing to die of
                 stored = stored.ended()
             known = stored.begun(at)
@@ -327,20 +346,19 @@ class Replica:
         membership = self._memberships[duty.computation]
         if report is not None and report.outcome == "stopped":
             membership.stop(grant)
-            self._stopped(duty, grant, report.reason)
+            self._stopped(duty, grant, report)
         elif report is not None and report.rewind is not None:
-            with suppress(Fenced):  # it is another's by now
+            with suppress(Fenced, UnknownStream):  # it is another's by now, or gone
                 membership.move(grant, report.rewind)
         else:
             membership.fence(grant)
 
-    def _stopped(self, duty: Duty, grant: Grant, reason: str) -> None:
+    def _stopped(self, duty: Duty, grant: Grant, report: Report) -> None:
         name = duty.computation
         charge = self.dispatcher.charge(duty, grant.token)
-        at = charge.attempts.offset if charge is not None else 0
         log.error(
             "%s: stopped at %s+%d: %s; see penstock group show %s",
-            name, duty.shard, at, reason, name,
+            name, duty.shard, report.next, report.reason, name,
         )  # fmt: skip
         if charge is not None and charge.attempts.code:
             self.dispatcher.counters[name].stopped += 1
@@ -360,36 +378,43 @@ class Replica:
             log.warning("lane %d does not end with %s: it is given up", lost.lane, lost.duty)
             self._gave_up = True
             self._lanes.kill(lost.lane)
-            charge = self.dispatcher.charge(lost.duty, lost.token)
-            if charge is not None:  # it was the hand-over that had no time, not the record
-                note = _note(charge.grant, self.dispatcher.at(lost.duty), charge.attempts.ended())
-                self._memberships[lost.duty.computation].commit([note])
+            self._note(lost.duty, lost.token, Attempts.ended)  # the hand-over had no time
         self._look_at_slices()
 
     def _look_at_slices(self) -> None:
         now_s = self.dispatcher.clock()
-        flying = self.dispatcher.in_flight()
-        for given in flying:
-            seen = self._seen.get(given.lane)
+        flying = {given.lane: given for given in self.dispatcher.in_flight()}
+        self._seen = {lane: seen for lane, seen in self._seen.items() if lane in flying}
+        for lane, given in flying.items():
+            seen = self._seen.get(lane)
             if seen is None or seen.number != given.number:
-                seen = self._seen[given.lane] = _Seen(given.number, given.start, now_s, now_s)
-            progress = self._lanes.progress(given.lane)
-            if progress is not None and progress.number == given.number:
-                if progress.offset != seen.offset:
-                    seen.offset, seen.since_s = progress.offset, now_s
-                if now_s - seen.began_s > LONG_S:
-                    self._lanes.cut(given.lane, given.number)
+                seen = self._seen[lane] = _Seen(given.number, None, now_s, now_s)
+            progress = self._lanes.progress(lane)
+            known = progress is not None and progress.number == given.number
+            offset = progress.offset if known and progress is not None else seen.offset
+            if known and (offset is None or offset != seen.offset):
+                seen.offset, seen.since_s = offset, now_s
+            if now_s > seen.cut_s:
+                seen.cut_s = now_s + CUT_AGAIN_S
+                self._lanes.cut(lane, given.number)
             timeout_s = self.kits[given.duty.computation].policy.timeout_s
-            if timeout_s is not None and now_s - seen.since_s > timeout_s:
+            if timeout_s is None:
+                continue
+            if known and seen.offset is not None and now_s - seen.since_s > timeout_s:
                 self._timed_out(given, seen.offset, timeout_s)
-        lanes = {given.lane for given in flying}
-        for lane in [lane for lane in self._seen if lane not in lanes]:
-            del self._seen[lane]
+            elif not known and now_s - seen.since_s > timeout_s + UNHEARD_S:
+                self._unheard(given)
+
+    def _unheard(self, given: Given) -> None:
+        """Nobody knows which record it hangs at: that is found as if its process had died."""
+        if self.dispatcher.lane_lost(given.lane, given.number) is not None:
+            log.warning("lane %d says nothing any more: it is given up", given.lane)
+            self._lanes.kill(given.lane)
+            self._fence(given.duty, given.token)
 
     def _timed_out(self, given: Given, offset: int, timeout_s: float) -> None:
         """One record takes too long: its lane is given up, and the attempt has failed."""
-        charge = self.dispatcher.charge(given.duty, given.token)
-        if self.dispatcher.lane_lost(given.lane) is None:
+        if self.dispatcher.lane_lost(given.lane, given.number) is None:
             return
         self._lanes.kill(given.lane)
         name, where = given.duty.computation, f"{given.duty.shard}+{offset}"
@@ -398,16 +423,23 @@ class Replica:
         counters = self.dispatcher.counters[name]
         counters.failures += 1
         counters.last_failure = reason
-        if charge is None:
-            return
         code = self.kits[name].code
-        known = charge.attempts.failed_again(offset, now_ms(), code, reason).ended()
-        (error,) = self._memberships[name].commit(
-            [_note(charge.grant, self.dispatcher.at(given.duty), known)]
+        self._note(
+            given.duty,
+            given.token,
+            lambda known: known.failed_again(offset, now_ms(), code, reason).ended(),
         )
-        if error is not None and not isinstance(error, Fenced):
-            log.warning("%s: not noted that %s took too long: %s", name, where, error)
         self._fence(given.duty, given.token)
+
+    def _note(self, duty: Duty, token: bytes, changed: Callable[[Attempts], Attempts]) -> None:
+        """Store what is known of the attempts by now, while the grant is still valid."""
+        charge, at = self.dispatcher.charge(duty, token), self.dispatcher.at(duty, token)
+        if charge is None or at is None:
+            return
+        note = _note(charge.grant, at, changed(charge.attempts))
+        (error,) = self._memberships[duty.computation].commit([note])
+        if error is not None and not isinstance(error, Fenced):
+            log.warning("%s: not noted: %s", duty, error)
 
     def _fence(self, duty: Duty, token: bytes) -> None:
         charge = self.dispatcher.charge(duty, token)
@@ -433,7 +465,8 @@ class Replica:
                 known = attempts.get(shard)
                 if known is not None and known.code and known.code != kit.code:
                     log.warning("%s %s: stopped by other code, goes on with this", name, shard)
-                    groups.resume(name, shard)
+                    with suppress(BadSetting, Retryable):  # another was quicker, or it is looked
+                        groups.resume(name, shard)  # for again soon
 
     # The thread that watches for new records
 

@@ -275,6 +275,7 @@ def _replica(
         name=own_name,
         lanes=settings.lanes,
         allocation=settings.allocation,
+        alone=not processes,
         handler_s_max=settings.handler_s_max,
         skip_first_failures=skip_first_failures,
         clock=clock,

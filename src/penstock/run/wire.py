@@ -27,6 +27,7 @@ from penstock.run.protocol import Ask, Close, Cut, Failed, Progress, Report, Ver
 
 MESSAGE_BYTES_MAX = 1024 * 1024
 GREETING_S = 10.0
+AGAIN_S = 0.02
 SEND_S_MAX = 5.0
 """Who does not take what the dispatcher sends for so long, is lost."""
 
@@ -120,7 +121,7 @@ def listening(address: str, *, beyond_this_host: bool = False) -> tuple[socket.s
     made = socket.socket(family, socket.SOCK_STREAM)
     try:
         made.bind(place)
-        made.listen(128)
+        made.listen(socket.SOMAXCONN)
     except OSError as why:
         made.close()
         raise Refused(f"{address}: cannot listen there: {why}") from None
@@ -136,7 +137,7 @@ def called(address: str, secret: bytes, lane: int) -> Wire:
     connected = socket.socket(family, socket.SOCK_STREAM)
     try:
         connected.settimeout(GREETING_S)
-        connected.connect(place)
+        _connect(connected, place)
         return greeted(connected, secret, lane)
     except OSError as why:
         connected.close()
@@ -195,6 +196,17 @@ def _place(address: str) -> tuple[socket.AddressFamily, str | tuple[str, int]]:
         bare = host.removeprefix("[").removesuffix("]")
         return socket.AF_INET6 if ":" in bare else socket.AF_INET, (bare, int(port))
     raise BadSetting(f"address {address!r}: write it as unix:@name or tcp:host:port")
+
+
+def _connect(connected: socket.socket, place: str | tuple[str, int]) -> None:
+    until_s = time.monotonic() + GREETING_S
+    while True:
+        try:
+            return connected.connect(place)
+        except BlockingIOError:  # many others call
+            if time.monotonic() > until_s:
+                raise
+            time.sleep(AGAIN_S)
 
 
 def _is_loopback(host: str) -> bool:

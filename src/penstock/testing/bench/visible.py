@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,35 +37,48 @@ def pass_on(record: Any, out: Any) -> None:
 
 
 def latency(directory: Path, shards: int, seconds: float) -> dict[str, Any]:
-    """In milliseconds, without those of the first moment."""
-    with penstock.open(directory) as hub, ExitStack() as stack:
+    """In milliseconds, without those of the first moment. ``append_visible`` is the same without a
+    topology, before it begins: from the append of a record to itself in the hands of a reader."""
+    with penstock.open(directory) as hub:
         for name in (STREAM, OUTPUT):
             hub.create_stream(name, shards=shards)
-        reader = child(stack, "visible", directory, OUTPUT)
-        assert reader.line() == "ready", "the reader did not start"
-        running = stack.enter_context(penstock.start(Topology(pass_on), hub))
-        producer = child(stack, "producer", directory, str(PER_SECOND))
-        counters = running.counters["latency"]
-        until(lambda: counters.processed, "a first record", state=lambda: counters)
-        time.sleep(WARM_S + seconds)
-        producer.tell()
-        assert producer.process.wait(30) == 0, "the producer did not end"
-        assert running.wait("30s", until_caught_up=True), counters
-        reader.tell()
-        waits_ms = [float(wait) for wait in reader.line().split()]
-    assert len(waits_ms) == counters.processed, (len(waits_ms), counters.processed)
-    counted = waits_ms[int(len(waits_ms) * WARM_S / (WARM_S + seconds)) :]
+        alone_ms = _waits_ms(directory, STREAM, seconds / 3)
+        topology = Topology(replace(pass_on, start="latest"))
+        with penstock.start(topology, hub) as running:
+            counters = running.counters["latency"]
+            until(lambda: len(running.replica.dispatcher.holds()) == shards, "all shards granted")
+            waits_ms = _waits_ms(directory, OUTPUT, seconds)
+            until(lambda: counters.processed >= len(waits_ms), "the last report")
+    assert counters.processed == counters.outputs, counters
     return {
-        "latency_p50_ms": round(statistics.median(counted), 2),
-        "latency_p99_ms": round(quantile(counted, 0.99), 2),
-        "latency_max_ms": round(max(counted), 1),
+        "latency_p50_ms": round(statistics.median(waits_ms), 2),
+        "latency_p99_ms": round(quantile(waits_ms, 0.99), 2),
+        "latency_max_ms": round(max(waits_ms), 1),
         "latency_records": len(waits_ms),
         "latency_slice_records": round(counters.processed / counters.slices, 2),
+        "append_visible_p50_ms": round(statistics.median(alone_ms), 2),
+        "append_visible_p99_ms": round(quantile(alone_ms, 0.99), 2),
     }
 
 
+def _waits_ms(directory: Path, stream: str, seconds: float) -> list[float]:
+    """How long each record took until it was seen in that stream."""
+    with ExitStack() as stack:
+        reader = child(stack, "visible", directory, stream)
+        assert reader.line() == "ready", "the reader did not start"
+        producer = child(stack, "producer", directory, str(PER_SECOND))
+        assert reader.line() == "first", "the reader saw nothing"
+        time.sleep(WARM_S + seconds)
+        reader.tell()
+        waits_ms = [float(wait) for wait in reader.line().split()]
+        producer.tell()
+        assert producer.process.wait(30) == 0, "the producer did not end"
+    return waits_ms[int(len(waits_ms) * WARM_S / (WARM_S + seconds)) :]
+
+
 def main(directory: str, _: str, output: str) -> None:
-    """The reader: says when it is ready, and at the end how long each record took."""
+    """The reader: says when it is ready, when it has seen a record, and at the end how long each
+    one took."""
     with penstock.open(directory, create=False) as hub:
         ending = threading.Event()
         waits_ms: list[float] = []
@@ -80,16 +94,17 @@ def main(directory: str, _: str, output: str) -> None:
 
 def _read(stream: Stream, waits_ms: list[float], ending: threading.Event) -> None:
     at = [stream.bounds(shard).end for shard in range(stream.shards)]
-    ends = False
-    while not ends:
-        ends = ending.is_set()  # and once more, for what came meanwhile
+    said = False
+    while not ending.is_set():
         seen = stream.changes()
         for shard in range(stream.shards):
             for record in stream.read(shard, at[shard]):
                 waits_ms.append((time.monotonic_ns() - stamped_ns(record.value)) / 1e6)
                 at[shard] += 1
-        if not ends:
-            stream.wait(seen, WAIT_S)
+        if waits_ms and not said:
+            said = True
+            _say("first")
+        stream.wait(seen, WAIT_S)
 
 
 def _say(text: str) -> None:

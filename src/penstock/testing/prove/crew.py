@@ -53,16 +53,23 @@ class Life:
 
 
 class Crew:
-    def __init__(self, scratch: Scratch, arguments: Sequence[str], stopped_s: float) -> None:
+    def __init__(
+        self,
+        scratch: Scratch,
+        arguments: Sequence[str],
+        stopped_s: float,
+        *,
+        restarting: bool = True,
+    ) -> None:
+        """One that a fail point has stopped goes on after that time."""
         self.lives: dict[int, Life] = {}
         self.ended: list[Ended] = []
         """By themselves."""
-        self.died: list[tuple[str, str]] = []
-        """Names and fail points of those that died at one."""
         self.births = 0
         self._scratch = scratch
         self._arguments = arguments
         self._stopped_s = stopped_s
+        self._restarting = restarting
         self._due: dict[int, float] = {}
         """Slots to fill again, and when."""
 
@@ -95,7 +102,7 @@ class Crew:
         life.process.wait()
         self._sweep(life)
         del self.lives[life.slot]
-        self._due[life.slot] = 0.0
+        self._restart(life, 0.0)
 
     def stop(self, life: Life, for_s: float) -> None:
         os.killpg(life.process.pid, signal.SIGSTOP)
@@ -154,13 +161,16 @@ class Crew:
     def _note_end(self, life: Life, now_s: float) -> None:
         self._sweep(life)
         del self.lives[life.slot]
-        self._due[life.slot] = now_s
         assert life.code is not None
         if life.code == -signal.SIGKILL and ":kill" in life.fail:
-            self.died.append((life.name, life.fail))
-            return
-        self.ended.append(Ended(life.name, life.code, _last_line(life.log)))
-        self._due[life.slot] = now_s + AGAIN_S
+            self._restart(life, now_s)
+        else:
+            self.ended.append(Ended(life.name, life.code, _last_line(life.log)))
+            self._restart(life, now_s + AGAIN_S)
+
+    def _restart(self, life: Life, at_s: float) -> None:
+        if self._restarting:
+            self._due[life.slot] = at_s
 
     def _sweep(self, life: Life) -> None:
         """Processes that a replica started, and left behind: its lanes end by themselves, but who

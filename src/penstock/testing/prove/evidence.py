@@ -24,11 +24,16 @@ Log = Mapping[int, list[Found]]
 """What a stream holds, by shard, in order; it begins with offset 0."""
 
 
-def log_of(stream: Stream, *, letters: bool = False, blind: bool = False) -> Log:
-    """What is in it; for a stream of dead letters the origin is the record that was given up.
-    ``blind`` does not look at what records say."""
-    found = _letter if letters else _blind if blind else _output
-    return {shard: [found(record) for record in stream.read(shard)] for shard in _shards(stream)}
+def log_of(stream: Stream, *, letters: bool = False) -> Log:
+    """What is in it; for a stream of dead letters the origin is the record that was given up."""
+    found = _letter if letters else _output
+    shards = [shard.index for shard in stream.info.shards]
+    return {shard: [found(record) for record in stream.read(shard)] for shard in shards}
+
+
+def origins_of(stream: Stream, shard: int) -> Log:
+    """Where the records of one shard come from, whatever they say."""
+    return {shard: [Found(_told(record, ORIGIN), b"") for record in stream.read(shard)]}
 
 
 def size(log: Log) -> int:
@@ -39,16 +44,8 @@ def everything(logs: Iterable[Log]) -> list[Found]:
     return [found for log in logs for shard in log.values() for found in shard]
 
 
-def _shards(stream: Stream) -> list[int]:
-    return [shard.index for shard in stream.info.shards]
-
-
 def _output(record: Record) -> Found:
     return Found(_told(record, ORIGIN), _digest(record))
-
-
-def _blind(record: Record) -> Found:
-    return Found(_told(record, ORIGIN), b"")
 
 
 def _letter(record: Record) -> Found:

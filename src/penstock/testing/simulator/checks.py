@@ -93,8 +93,9 @@ class Checks:
         self.hand_overs = 0
         self.newest: dict[str, int] = {}
         """The highest incarnation of each name that was ever a member."""
-        self.looked: dict[Watched, float] = {}
-        """How long each had been silent, for sure, when it was last found so."""
+        self.looked: dict[Evict, float] = {}
+        """How long the member had been silent, for sure, when its observer last found it so. Each
+        eviction by itself: what another observer found excuses nobody."""
         self.applied: list[Event] = []
         """What people asked for, and was written."""
         self.shards: dict[ShardId, _Shard] = {}
@@ -394,10 +395,10 @@ class Checks:
         if member is not None and member.incarnation > evict.incarnation:
             self.world.counts["sometimes: eviction races a return"] += 1
         silent_s = self.world.now_s - self.net.signed_at_s.get(who, 0.0)
-        self.looked[who] = inf if not self.net.lives(who) else min(silent_s, watched_s)
+        self.looked[evict] = inf if not self.net.lives(who) else min(silent_s, watched_s)
 
     def _check_eviction(self, before: Group, evict: Evict) -> None:
-        silent_s = self.looked[evict.member, evict.incarnation]
+        silent_s = self.looked[evict]
         member = before.members[evict.member]
         needed_s = inf if evict.proof == "dead" else member.timeout_s * (1 - 2 * DRIFT_MAX)
         if silent_s < needed_s:

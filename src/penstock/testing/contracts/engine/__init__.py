@@ -9,8 +9,9 @@ from __future__ import annotations
 import pytest
 
 _PARTS = (
-    "all", "at_work", "batches", "context", "counters", "exactly_once", "failing", "giving_up",
-    "handing_over", "handling", "lanes", "life", "rewinding", "state", "stopping", "timers",
+    "all", "at_work", "batches", "context", "counters", "dying", "exactly_once", "failing",
+    "giving_up", "handing_over", "handling", "lanes", "life", "rewinding", "state", "stopping",
+    "timers",
 )  # fmt: skip
 
 # Without this a failed promise would show no values.

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from penstock import failpoints
 from penstock.core import keys
 from penstock.core.model import Record
 from penstock.core.topology import Topology
@@ -30,7 +31,14 @@ Run = Callable[..., Running]
 all of its computations."""
 
 
+Arm = Callable[[str], None]
+"""Has something die at a fail point, as ``PENSTOCK_FAIL`` says it."""
+
+
 class AtWork(Subject):
+    KILLS = False
+    """Whether a lane that is given up is dead at once; else it may still go on, in vain."""
+
     @pytest.fixture
     def engine(self) -> Engine:
         raise NotImplementedError("give a fixture `engine`: a function like penstock.start")
@@ -42,6 +50,10 @@ class AtWork(Subject):
     @pytest.fixture
     def gates(self, tmp_path: Path) -> Gates:
         return Gates(tmp_path / "gates")
+
+    @pytest.fixture
+    def arm(self, monkeypatch: pytest.MonkeyPatch) -> Arm:
+        return lambda what: monkeypatch.setattr(failpoints, "_armed", failpoints.armed(what))
 
     @pytest.fixture
     def run(self, engine: Engine, hub: Hub, effects: Effects, gates: Gates) -> Iterator[Run]:

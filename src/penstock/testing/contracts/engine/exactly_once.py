@@ -10,6 +10,7 @@ import pytest
 from penstock import failpoints
 from penstock.run.hub import Hub
 from penstock.testing.contracts.engine.at_work import (
+    Arm,
     AtWork,
     Run,
     checkpoints,
@@ -67,22 +68,21 @@ class ExactlyOnceContract(AtWork):
 
     @pytest.mark.parametrize("point", LANE_POINTS)
     def test_a_lane_that_dies_loses_and_doubles_nothing(
-        self, hub: Hub, run: Run, monkeypatch: pytest.MonkeyPatch, point: str
+        self, hub: Hub, run: Run, arm: Arm, point: str
     ) -> None:
         _fill_chain(hub, 600)
-        monkeypatch.setattr(failpoints, "_armed", failpoints.armed(f"{point}:raise@5"))
+        arm(f"{point}:raise@5")
         running = run(chain, lanes=2)
         assert running.wait("20s", until_caught_up=True)
         _check_chain(hub, 600)
-        assert sum(counted.lanes_lost for counted in running.counters.values()) <= 1
         assert failpoints._armed[point]._passed >= 5, "it did die there"
 
     @pytest.mark.parametrize("point", REPLICA_POINTS)
     def test_a_replica_that_ends_by_a_mistake_loses_and_doubles_nothing(
-        self, hub: Hub, run: Run, monkeypatch: pytest.MonkeyPatch, point: str
+        self, hub: Hub, run: Run, arm: Arm, point: str
     ) -> None:
         _fill_chain(hub, 600)
-        monkeypatch.setattr(failpoints, "_armed", failpoints.armed(f"{point}:raise@1"))
+        arm(f"{point}:raise@1")
         both = [run(chain, name="a")]
         until(lambda: both[0].counters["split"].slices or not both[0].is_running, "it works", 20)
         both.append(run(chain, name="b"))
@@ -119,7 +119,8 @@ class ExactlyOnceContract(AtWork):
         assert running.wait("20s", until_caught_up=True)
         before = origins(hub), stored_state(hub)
         gates.open("hung")
-        until(lambda: effects.count("end", offset=3) == 2, "the zombie goes on", 10)
+        if not self.KILLS:
+            until(lambda: effects.count("end", offset=3) == 2, "the zombie goes on", 10)
         stream.append(None)
         assert running.wait("20s", until_caught_up=True)
         assert before[0] == whole(1, 7)

@@ -12,6 +12,7 @@ from penstock.run.hub import Hub
 from penstock.run.running import Running
 from penstock.run.stream import Stream
 from penstock.testing.contracts.engine.at_work import (
+    Arm,
     AtWork,
     Clock,
     Run,
@@ -25,10 +26,11 @@ from penstock.testing.contracts.engine.at_work import (
 )
 from penstock.testing.contracts.engine.effects import Effects, Gates
 from penstock.testing.contracts.engine.samples import (
-    FailingInit,
+    choosy_shop,
     failing_init,
     hooked,
     hooked_badly,
+    never_made,
     shop,
 )
 from penstock.testing.faults.children import until
@@ -60,12 +62,13 @@ class FailingContract(AtWork):
             _pass_through(stream, 1, effects)
             assert effects.count("begin", shard=0) == tried, f"nothing before {at_s} s"
             clock.now_s = began_s + at_s
+            _pass_through(stream, 1, effects)
             until(lambda n=tried: _settled(running, n + 1), f"again after {at_s} s", 10)  # type: ignore[misc]
         until(lambda: running.stopped() == {"serve": ["shop/orders:0"]}, "then it stops", 10)
         clock.now_s += 10_000
         _pass_through(stream, 1, effects)
         assert effects.count("begin", shard=0) == len(times_s) + 1
-        assert origins(hub)[1] == list(range(len(times_s) + 1))
+        assert origins(hub)[1] == list(range(2 * len(times_s) + 1))
 
     def test_nothing_of_a_failed_attempt_is_kept_and_everything_before_it_is(
         self, hub: Hub, run: Run
@@ -151,8 +154,7 @@ class FailingContract(AtWork):
         stream = orders(hub)
         for error in ("KeyError", "ValueError"):
             stream.append({"fails": 100, "error": error})
-        policy = {"retries": 2, "delay": "0s", "then": "skip", "no_retry": (LookupError,)}
-        assert run(shop, policy=policy).wait("10s", until_caught_up=True)
+        assert run(choosy_shop).wait("10s", until_caught_up=True)
         assert [effects.count("begin", offset=offset) for offset in range(2)] == [1, 3]
 
     def test_hooks_are_told_of_retries_and_of_the_end(
@@ -199,17 +201,27 @@ class FailingContract(AtWork):
             {"init": 2}, {"from": "shop/orders:0+0"}, {"from": "shop/orders:0+1"},
         ]  # fmt: skip
 
-    def test_an_init_that_always_fails_stops_the_shard(
-        self, hub: Hub, run: Run, effects: Effects
+    @pytest.mark.parametrize("then", ["stop", "skip", "dead-letter"])
+    def test_an_init_that_always_fails_stops_the_shard_whatever_the_policy_says(
+        self, hub: Hub, run: Run, effects: Effects, then: str
     ) -> None:
         orders(hub, each=2)
-        running = run(
-            failing_init, options={"init_fails": 100}, policy={"retries": 2, "delay": "0s"}
-        )
+        options = {"init_fails": 100, "init_exits": then == "skip"}
+        policy = {"retries": 2, "delay": "0s", "then": then}
+        running = run(failing_init, options=options, policy=policy)
         until(running.stopped, "it stops", 10)
         assert effects.count("init") == 3
         assert values(hub) == []
-        assert FailingInit.name in running.stopped()
+        assert running.counters["FailingInit"].lanes_lost == 0
+
+    def test_a_class_that_cannot_be_made_stops_its_shards(
+        self, hub: Hub, run: Run, effects: Effects
+    ) -> None:
+        orders(hub, shards=2, each=2)
+        running = run(never_made, policy={"retries": 1, "delay": "0s"})
+        until(lambda: len(running.stopped().get("NeverMade", ())) == 2, "they stop", 10)
+        assert running.counters["NeverMade"].failures == 4
+        assert running.counters["NeverMade"].lanes_lost == 0
 
     @pytest.mark.parametrize(
         "says",
@@ -255,6 +267,30 @@ class FailingContract(AtWork):
         assert effects.count("begin", offset=2) == 2
         assert origins(hub) == whole(1, 2)
         assert running.counters["serve"].stopped == 1
+
+    def test_a_record_in_the_middle_of_a_slice_that_takes_too_long_is_given_up(
+        self, hub: Hub, run: Run, effects: Effects, gates: Gates
+    ) -> None:
+        stream = orders(hub)
+        stream.append_many(
+            ({"wait": "never", "waits": 100} if n == 6 else None, None) for n in range(12)
+        )
+        policy = {"timeout": "150ms", "retries": 1, "delay": "0s", "then": "skip"}
+        running = run(shop, policy=policy)
+        assert running.wait("10s", until_caught_up=True)
+        assert origins(hub) == {0: [n for n in range(12) if n != 6]}
+        assert effects.count("begin", offset=6) == 2
+
+    def test_a_slow_commit_is_no_records_fault(
+        self, hub: Hub, run: Run, arm: Arm, effects: Effects
+    ) -> None:
+        arm("lane.before-commit:sleep=0.4@1")
+        orders(hub, each=3)
+        running = run(shop, policy={"timeout": "150ms", "retries": 0, "then": "skip"})
+        assert running.wait("10s", until_caught_up=True)
+        assert origins(hub) == whole(1, 3)
+        assert running.counters["serve"].failures == 0
+        assert effects.count("begin") == 3
 
     def test_a_timeout_is_for_one_record_not_for_many(
         self, hub: Hub, run: Run, effects: Effects

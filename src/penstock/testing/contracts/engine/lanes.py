@@ -73,7 +73,7 @@ class LanesContract(AtWork):
         stream.append({"wait": "blocked"}, shard=0)
         fill(stream, 50)
         running = run(shop, lanes=2)
-        done = {shard: 50 for shard in range(1, 8)}
+        done = dict.fromkeys(range(1, 8), 50)
         until(lambda: _done(hub) == {0: 0, **done}, "the others drain", 10, lambda: _done(hub))
         gates.open("blocked")
         assert running.wait("10s", until_caught_up=True)

@@ -3,6 +3,8 @@ they do through files and streams, so that they run in other processes too."""
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from typing import Any
 
@@ -11,6 +13,7 @@ import pyarrow as pa
 from penstock.core.computation import computation
 from penstock.core.errors import NoRetry, Rewind
 from penstock.core.model import Record
+from penstock.core.policy import Policy
 from penstock.core.topology import Topology
 from penstock.run.context import Context
 from penstock.run.outputs import Outputs
@@ -40,6 +43,8 @@ def _obey(record: Record, ctx: Context) -> None:
         wait_at_gate(ctx, asked["wait"])
     if "sleep" in asked:
         time.sleep(asked["sleep"])
+    if "kills" in asked:
+        os.kill(os.getpid(), signal.SIGKILL)
     if before < asked.get("fails", 0):
         kind = {"NoRetry": NoRetry, "SystemExit": SystemExit}.get(asked.get("error", ""))
         if kind is None:
@@ -63,6 +68,9 @@ def serve(record: Record, out: Outputs, ctx: Context, state: State) -> None:
 
 
 shop = Topology(serve)
+choosy_shop = Topology(
+    serve.with_policy(Policy(retries=2, delay=0, then="skip", no_retry=(LookupError,)))
+)
 
 
 @computation(inputs=ORDERS, outputs=BILLS, name="serve", version="mended")
@@ -317,13 +325,25 @@ hooked_badly = Topology(HookedBadly)
 
 
 @computation(inputs=ORDERS, outputs=BILLS)
+class NeverMade:
+    def __init__(self) -> None:
+        raise SystemExit("not even made")
+
+    def process(self, record: Record, out: Outputs) -> None:
+        out.append(BILLS, {"from": str(record.id)})
+
+
+never_made = Topology(NeverMade)
+
+
+@computation(inputs=ORDERS, outputs=BILLS)
 class FailingInit:
     def init(self, ctx: Context, out: Outputs) -> None:
         begun = sum(1 for effect in told(ctx) if effect.what == "init")
         tell(ctx, "init")
         out.append(BILLS, {"init": begun})
         if begun < ctx.options["init_fails"]:
-            raise ValueError("not yet")
+            raise (SystemExit if ctx.options.get("init_exits") else ValueError)("not yet")
 
     def process(self, record: Record, out: Outputs) -> None:
         out.append(BILLS, {"from": str(record.id)})
@@ -443,6 +463,8 @@ def keep(record: Record, out: Outputs, ctx: Context, state: State) -> None:
                     state.pop(key)
                 case ["clear"]:
                     state.clear()
+                case _:
+                    raise AssertionError(step)
         except Exception as why:
             if asked.get("raises"):
                 raise

@@ -61,9 +61,7 @@ class StateContract(AtWork):
         ] * 2
 
     @pytest.mark.parametrize("together", [True, False], ids=["in one slice", "one by one"])
-    def test_a_failed_attempt_changes_nothing(
-        self, hub: Hub, run: Run, together: bool
-    ) -> None:
+    def test_a_failed_attempt_changes_nothing(self, hub: Hub, run: Run, together: bool) -> None:
         stream = orders(hub)
         running = None if together else run(keeping, policy={"retries": 0, "then": "skip"})
         first = [["set", "kept", 1], ["set", "changed", 1], ["set", "gone", 1]]

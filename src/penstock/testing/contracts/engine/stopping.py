@@ -4,11 +4,13 @@ go on."""
 from __future__ import annotations
 
 import logging
+import threading
 
 import pytest
 
 from penstock.core.model import RecordId, ShardId
 from penstock.run.hub import Hub
+from penstock.run.running import Running
 from penstock.testing.contracts.engine.at_work import (
     AtWork,
     Run,
@@ -21,8 +23,13 @@ from penstock.testing.contracts.engine.at_work import (
     whole,
 )
 from penstock.testing.contracts.engine.effects import Effects
-from penstock.testing.contracts.engine.samples import ORDERS, TOTALS, mended_shop, shop
-from penstock.testing.contracts.engine.samples import shop_and_books
+from penstock.testing.contracts.engine.samples import (
+    ORDERS,
+    TOTALS,
+    mended_shop,
+    shop,
+    shop_and_books,
+)
 from penstock.testing.faults.children import until
 
 BAD = {"fails": 100}
@@ -113,9 +120,7 @@ class StoppingContract(AtWork):
         assert running.stopped() == {}
         assert effects.count("begin", offset=1) == 2
 
-    def test_new_code_goes_on_with_the_record(
-        self, hub: Hub, run: Run, effects: Effects
-    ) -> None:
+    def test_new_code_goes_on_with_the_record(self, hub: Hub, run: Run, effects: Effects) -> None:
         stream = orders(hub, each=1)
         stream.append(BAD)
         fill(stream, 1)
@@ -126,6 +131,28 @@ class StoppingContract(AtWork):
         until(lambda: origins(hub) == whole(1, 3), "nothing is lost", 10)
         assert second.stopped() == {}
         assert [effect.offset for effect in effects.of("mended")] == [1, 2]
+
+    def test_new_code_may_come_with_several_replicas_at_once(
+        self, hub: Hub, run: Run, effects: Effects
+    ) -> None:
+        stream = orders(hub, shards=4)
+        for shard in range(4):
+            stream.append(BAD, shard=shard)
+        first = run(shop, name="a", policy=STOP)
+        until(lambda: len(first.stopped().get("serve", ())) == 4, "all stop", 10)
+        first.stop("5s")
+        both: list[Running] = []
+        starting = [
+            threading.Thread(target=lambda n=n: both.append(run(mended_shop, name=n)))
+            for n in ("b", "c")
+        ]
+        for thread in starting:
+            thread.start()
+        for thread in starting:
+            thread.join(10)
+        assert len(both) == 2
+        until(lambda: origins(hub) == whole(4, 1), "all go on", 10)
+        assert all(running.is_running for running in both)
 
     def test_the_same_code_does_not(self, hub: Hub, run: Run, effects: Effects) -> None:
         stream = orders(hub, shards=2)

@@ -22,9 +22,7 @@ class TimersContract(AtWork):
         fill(stream, 3)
         stream.append({"timers": {"other": "50ms"}}, shard=1)
         until(lambda: len(values(hub)) == 2, "and the next one's", 10)
-        assert values(hub) == [
-            {"timer": key, "shard": 1, "nth": 1} for key in ("tick", "other")
-        ]
+        assert values(hub) == [{"timer": key, "shard": 1, "nth": 1} for key in ("tick", "other")]
 
     def test_set_again_it_replaces_and_cancelled_it_does_not_call(
         self, hub: Hub, run: Run, effects: Effects
@@ -73,7 +71,7 @@ class TimersContract(AtWork):
         stream.append({"timers": {"last": "120ms"}})
         run(timed, policy={"retries": 0, "then": "skip"})
         until(lambda: len(values(hub)) >= 3, "all came", 10, lambda: values(hub))
-        assert [value["timer"] for value in values(hub)] == ["both", "kept", "last"]
+        assert [value["timer"] for value in values(hub)] == ["kept", "both", "last"]
         begun = effects.of("begin", offset=0)[0]
         assert effects.of("timer")[0].at_s - begun.at_s >= 0.06
 
