@@ -211,7 +211,7 @@ def test_what_is_made_differently_each_time_is_only_counted() -> None:
     found = outputs()
     found[0].pop()
     case = Case(
-        found=found, expected={"bill": outputs()}, inputs={"orders": source()}, steady=False
+        found=found, expected={"bill": outputs()}, inputs={"orders": source()}, only_counted="dice"
     )
     verdict = judged(case)
     assert verdict.clean

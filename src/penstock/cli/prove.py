@@ -89,7 +89,7 @@ def prove(
         real=real_streams(hub),
     )
     scratch = Path(tempfile.mkdtemp(prefix="penstock-prove-"))
-    kept = True
+    kept = False
     try:
         with _ended_by_sigterm(), _shown(order, as_json) as shown:
             certificate = Proof(order, scratch, shown.tell).certificate()
@@ -248,4 +248,6 @@ def _told(certificate: Certificate) -> Iterator[str]:
         verdict = {True: "as undisturbed", False: "WRONG", None: "not compared"}[state.equal]
         yield " ".join([f"state of {state.computation}: {state.entries} entries, {verdict}",
                         *state.notes])  # fmt: skip
+    for failure in certificate.failures:
+        yield f"no reference: {render.escaped(failure)}"
     yield from certificate.notes

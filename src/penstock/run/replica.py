@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ from penstock.core import keys
 from penstock.core.attempts import CAREFUL_STEP, Attempts
 from penstock.core.dispatch import SLICE_RECORDS_MAX, Dispatch, Duty, Given, Rules
 from penstock.core.errors import BadSetting, Fenced, PenstockError, Retryable, UnknownStream
-from penstock.core.model import ShardId, Slice
+from penstock.core.model import ShardId, Slice, StreamInfo
 from penstock.core.ports import Backend, Begin, Commit, End, Grant, Lost, Membership
 from penstock.core.verdict import Judge
 from penstock.failpoints import failpoint
@@ -272,6 +272,7 @@ class Replica:
                 self._begun(key[0], commit.grant, commit.done.start, end, known)
             elif not isinstance(error, Fenced | UnknownStream):
                 raise error
+        self._look_at_ends()  # what came before it was known here, nobody has looked for
 
     def _begun(self, duty: Duty, grant: Grant, at: int, end: int, known: Attempts) -> None:
         kit = self.kits[duty.computation]
@@ -478,20 +479,26 @@ class Replica:
                 if now == seen:
                     continue
                 seen = now
-                asked = self.dispatcher.asks_ends()
-                shards = [(grant.stream, grant.shard) for _, grant in asked]
-                ends = self._ends(shards)
-                self.dispatcher.ends(dict(zip((duty for duty, _ in asked), ends, strict=False)))
+                self._look_at_ends()
         except PenstockError as why:
             if self._watching:
                 self.failure = why
                 self.end(0.0)
 
-    def _ends(self, shards: Sequence[tuple[object, int]]) -> list[int]:
+    def _look_at_ends(self) -> None:
+        asked = self.dispatcher.asks_ends()
+        shards = [(grant.stream, grant.shard) for _, grant in asked]
         try:
-            return self._backend.ends(shards)  # type: ignore[arg-type]
+            ends = self._backend.ends(shards)
         except UnknownStream:
-            return []  # deleted: the group hears of it, and what is granted changes
+            ends = [self._end(stream, shard) for stream, shard in shards]
+        self.dispatcher.ends(dict(zip((duty for duty, _ in asked), ends, strict=True)))
+
+    def _end(self, stream: StreamInfo, shard: int) -> int:
+        try:
+            return self._backend.ends([(stream, shard)])[0]
+        except UnknownStream:
+            return 0  # deleted: the group hears of it, and what is granted changes
 
 
 def _rules(kit: Kit) -> Rules:

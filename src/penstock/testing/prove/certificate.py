@@ -91,6 +91,8 @@ class Certificate:
     stopped: list[Stopped]
     ended: list[Ended]
     """Replicas that ended although nobody had done anything to them."""
+    failures: list[str]
+    """Why something could not be compared that should have been."""
     notes: list[str]
     evidence: str | None = None
     """Where hub and logs are kept."""
@@ -101,6 +103,7 @@ class Certificate:
             self.caught_up
             and not self.stopped
             and not self.ended
+            and not self.failures
             and all(each.clean for each in self.streams)
             and all(each.equal is not False for each in self.state)
         )

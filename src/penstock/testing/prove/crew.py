@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -100,7 +101,7 @@ class Crew:
     def kill(self, life: Life) -> None:
         life.process.kill()
         life.process.wait()
-        self._sweep(life)
+        self._wake(life)
         del self.lives[life.slot]
         self._restart(life, 0.0)
 
@@ -124,7 +125,8 @@ class Crew:
             life.process.kill()
             life.process.wait()
             self.ended.append(Ended(life.name, 0, f"did not end within {TERM_S_MAX:g} s"))
-        self._sweep(life)
+        with suppress(ProcessLookupError):
+            os.killpg(life.process.pid, signal.SIGKILL)  # lanes that it has left behind
 
     # Keeping up with them
 
@@ -159,7 +161,7 @@ class Crew:
         self._due.clear()
 
     def _note_end(self, life: Life, now_s: float) -> None:
-        self._sweep(life)
+        self._wake(life)
         del self.lives[life.slot]
         assert life.code is not None
         if life.code == -signal.SIGKILL and ":kill" in life.fail:
@@ -172,13 +174,11 @@ class Crew:
         if self._restarting:
             self._due[life.slot] = at_s
 
-    def _sweep(self, life: Life) -> None:
-        """Processes that a replica started, and left behind: its lanes end by themselves, but who
-        was stopped with it cannot."""
-        try:
+    def _wake(self, life: Life) -> None:
+        """The lanes of one that is gone, if they are processes: they end by themselves, but not
+        if they were stopped with it."""
+        with suppress(ProcessLookupError):
             os.killpg(life.process.pid, signal.SIGCONT)
-        except ProcessLookupError:
-            return
 
 
 def _last_line(log: Path) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import penstock
@@ -14,16 +14,14 @@ from penstock.core.model import StreamInfo
 from penstock.run.hub import Hub
 from penstock.run.loading import Loaded
 from penstock.run.settings import RunSettings
-from penstock.testing.prove.certificate import Certificate, Line, StateLine, line
+from penstock.testing.prove.certificate import Certificate
 from penstock.testing.prove.crew import Crew, Life
-from penstock.testing.prove.evidence import Log, log_of, size
-from penstock.testing.prove.judging import Case, Judgement, judged, same
+from penstock.testing.prove.hearing import Hearing, heard
 from penstock.testing.prove.load import Load
 from penstock.testing.prove.plan import Deed, drawn
-from penstock.testing.prove.reference import Reference, letters_of, references
+from penstock.testing.prove.reference import Reference, references
 from penstock.testing.prove.sample import Example, made_up
 from penstock.testing.prove.scratch import SESSION_S, Scratch
-from penstock.testing.prove.state import State, stored_state
 from penstock.testing.prove.watch import Watch
 
 TICK_S = 0.02
@@ -35,6 +33,9 @@ STILL_S_MAX = 30.0
 CATCH_UP_S_MAX = 900.0
 REST_S = 1.0
 """Load goes on for so long behind the last deed."""
+REFERENCE_S = 60.0
+RECORDS_PER_S_MIN = 200
+"""A reference that is slower than this is given up."""
 STOPPED_S = 3 * SESSION_S
 SAMPLE = "the handler does not take the made-up records: give it some of yours with --sample FILE"
 
@@ -105,7 +106,8 @@ class Proof:
             if load.failure is not None:
                 raise load.failure
             watch.look(time.monotonic())
-            return self._judge(hub, watch, load, crew, caught_up, notes)
+            hearing = self._judge(hub, watch, load)
+        return self._written(hearing, load, crew, caught_up, notes)
 
     # While it runs
 
@@ -123,7 +125,12 @@ class Proof:
         fails = dict(enumerate(self._order.fails))
         for slot in range(self._order.replicas):
             crew.start(slot, fails.get(slot, ""), dict(self._order.extra))
-        if not self._until(crew, watch, load, watch.everything_begun, BEGIN_S_MAX):
+
+        def begun_or_broken() -> bool:
+            return watch.everything_begun() or len(crew.ended) >= self._order.replicas
+
+        self._until(crew, watch, load, begun_or_broken, BEGIN_S_MAX)
+        if not watch.everything_begun():
             return False
         self._progress.stage = "disturbing"
         load.start()
@@ -187,40 +194,25 @@ class Proof:
 
     # When all is over
 
-    def _judge(
-        self,
-        hub: Hub,
-        watch: Watch,
-        load: Load,
-        crew: Crew,
-        caught_up: bool,
-        notes: list[str],
-    ) -> Certificate:
+    def _judge(self, hub: Hub, watch: Watch, load: Load) -> Hearing:
         self._progress.stage = "comparing"
         self._tell(self._progress)
+        within_s = REFERENCE_S + self._order.records / RECORDS_PER_S_MIN
+        reference = self._order.loaded.reference
+
+        def undisturbed(each: Sequence[Computation], attempt: int) -> dict[str, Reference]:
+            return references(self._scratch, reference, each, within_s, attempt)
+
+        return heard(hub, self._topology, watch, load.appended, undisturbed)
+
+    def _written(
+        self, hearing: Hearing, load: Load, crew: Crew, caught_up: bool, notes: list[str]
+    ) -> Certificate:
         order = self._order
-        logs = {name: log_of(hub.stream(name)) for name in self._topology.streams}
-        letters = {each.name: letters_of(hub, each) for each in self._topology.computations}
-        made = self._references(self._topology.computations, 1)
-        notes += [f"{name}: no reference: {each.failure}" for name, each in made.items()
-                  if each.failure]  # fmt: skip
-        stopped = watch.stopped()
-        if stopped or any(each.stopped for each in made.values()):
+        if not caught_up:
+            notes.append("what was still to be done counts as lost")
+        if hearing.stopped:
             notes.append(SAMPLE)
-        evidence = _Evidence(hub, watch, load, logs, letters, made)
-        streams, state = self._lines(evidence), self._states(evidence)
-        if doubted := self._doubted(streams, state):
-            again = self._references(doubted, 2)
-            for each in doubted:
-                first, second = made[each.name], again[each.name]
-                evidence.unsteady |= {
-                    (each.name, name)
-                    for name in each.outputs
-                    if not same(first.outputs.get(name, {}), second.outputs.get(name, {}))
-                }
-                if first.state != second.state:
-                    evidence.unsteady_state.add(each.name)
-            streams, state = self._lines(evidence), self._states(evidence)
         return Certificate(
             seed=order.seed,
             again=order.again,
@@ -230,120 +222,13 @@ class Proof:
             stops=self._done["stop"],
             seconds=round(time.monotonic() - self._began_s, 1),
             caught_up=caught_up,
-            streams=streams,
-            state=state,
-            stopped=stopped + [
-                replace(known, reason=f"undisturbed too: {known.reason}")
-                for each in made.values()
-                for known in each.stopped
-                if known.record not in [one.record for one in stopped]
-            ],
+            streams=hearing.streams,
+            state=hearing.state,
+            stopped=hearing.stopped,
             ended=crew.ended,
+            failures=hearing.failures,
             notes=notes,
-        )  # fmt: skip
-
-    def _references(
-        self, computations: Sequence[Computation], attempt: int
-    ) -> dict[str, Reference]:
-        within_s = 60.0 + self._order.records / 200
-        return references(
-            self._scratch, self._order.loaded.reference, computations, within_s, attempt
         )
-
-    def _source(self, name: str, log: Log, load: Load) -> Line:
-        given, held = load.appended[name], size(log)
-        judgement = Judgement(
-            found=held,
-            expected=given,
-            lost=max(given - held, 0),
-            doubled=max(held - given, 0),
-            compared="count",
-        )
-        return line(name, "source", given, judgement)
-
-    def _lines(self, told: _Evidence) -> list[Line]:
-        topology = self._topology
-        lines = [self._source(name, told.logs[name], told.load) for name in topology.sources]
-        lines += [
-            self._output(name, told) for name in topology.streams if name not in topology.sources
-        ]
-        return lines + [
-            self._letters(each, told)
-            for each in topology.computations
-            if size(told.letters[each.name]) or size(told.made[each.name].letters)
-        ]
-
-    def _doubted(self, streams: Sequence[Line], state: Sequence[StateLine]) -> list[Computation]:
-        """Those whose outputs or state are not as they should be: perhaps they never are."""
-        wrong = {each.stream for each in streams if not each.clean}
-        forgot = {each.computation for each in state if each.equal is False}
-        return [
-            each
-            for each in self._topology.computations
-            if each.name in forgot or wrong.intersection((*each.outputs, each.dead_letters))
-        ]
-
-    def _output(self, name: str, told: _Evidence) -> Line:
-        writers = self._topology.writers(name)
-        inputs = {stream: told.logs[stream] for each in writers for stream in each.inputs}
-        case = Case(
-            found=told.logs[name],
-            expected={each.name: told.made[each.name].outputs.get(name, {}) for each in writers},
-            inputs=inputs,
-            batch=any(each.kind == "batch" for each in writers),
-            steady=not any((each.name, name) in told.unsteady for each in writers),
-        )
-        read = sum(size(log) for log in inputs.values())
-        gaps = told.watch.longest_gap_s(name), told.watch.longest_shard_gap_s(name)
-        return line(name, "output", read, judged(case), *gaps)
-
-    def _letters(self, each: Computation, told: _Evidence) -> Line:
-        inputs = {stream: told.logs[stream] for stream in each.inputs}
-        expected = {each.name: told.made[each.name].letters}
-        case = Case(found=told.letters[each.name], expected=expected, inputs=inputs)
-        read = sum(size(log) for log in inputs.values())
-        return line(each.dead_letters, "dead letters", read, judged(case))
-
-    def _states(self, told: _Evidence) -> list[StateLine]:
-        found = []
-        for each in self._topology.computations:
-            made = told.made[each.name]
-            stored = stored_state(told.hub, each.name, each.inputs)
-            if stored or made.state:
-                unsteady = each.kind == "batch" or each.name in told.unsteady_state
-                found.append(state_line(each.name, stored, made, steady=not unsteady))
-        return found
-
-
-@dataclass
-class _Evidence:
-    """What there is to judge by."""
-
-    hub: Hub
-    watch: Watch
-    load: Load
-    logs: Mapping[str, Log]
-    letters: Mapping[str, Log]
-    made: Mapping[str, Reference]
-    unsteady: set[tuple[str, str]] = field(default_factory=set)
-    """Computations and outputs of theirs that are made differently each time."""
-    unsteady_state: set[str] = field(default_factory=set)
-
-
-def state_line(computation: str, stored: State, made: Reference, *, steady: bool) -> StateLine:
-    """What is remembered against what should be."""
-    equal: bool | None = stored == made.state
-    notes = []
-    if made.failure:
-        equal = None
-    elif not equal and not steady:
-        equal = None
-        notes.append("it is another one each time, undisturbed too, or depends on batches")
-    elif not equal:
-        shards = [s for s in sorted({*stored, *made.state}) if stored.get(s) != made.state.get(s)]
-        notes.append(f"other than undisturbed at {', '.join(map(str, shards))}")
-    entries = sum(map(len, stored.values()))
-    return StateLine(computation=computation, entries=entries, equal=equal, notes=notes)
 
 
 def _still(life: Life) -> bool:

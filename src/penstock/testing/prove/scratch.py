@@ -39,7 +39,7 @@ class Scratch:
         self._settings = settings
         here = Path.cwd()
         for entry in here.iterdir():
-            if entry.name not in (SETTINGS_FILE, self.own.name):
+            if entry.name not in (SETTINGS_FILE, self.own.name) and entry != place:
                 (place / entry.name).symlink_to(entry)
         (place / SETTINGS_FILE).write_text(self._written())
 

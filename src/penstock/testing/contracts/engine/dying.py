@@ -46,19 +46,7 @@ class DyingContract(AtWork):
         stream = orders(hub, shards=2, each=20)
         stream.append({"kills": True}, shard=0)
         fill(stream, 20)
-        told = {
-            "hub": str(place),
-            "reference": reference(shop),
-            "policy": {"deaths": 3, "then": then},
-            "options": {EFFECTS: str(effects.path), GATES: str(gates.directory)},
-            "engine": self.ENGINE,
-        }
-        ends: list[int] = []
-        while len(ends) < CHILDREN_MAX and 0 not in ends:
-            with Child(["-m", MODULE, json.dumps(told)]) as child:
-                ends.append(child.ended(60))
-        assert ends[-1] == 0, f"at last all is handled: {ends}"
-        assert set(ends[:-1]) <= {-signal.SIGKILL}
+        self._run_to_the_end(place, effects, gates, then)
         killed = effects.count("begin", shard=0, offset=20)
         assert 3 <= killed <= 3 + 2, "as often as it may, and twice before it is named"
         done = [n for n in range(41) if n != 20] if then != "stop" else list(range(20))
@@ -72,3 +60,30 @@ class DyingContract(AtWork):
             headers = dict(letter.headers)
             assert headers["dead-letter-origin"] == f"{ORDERS}:0+20".encode()
             assert b"killed its process" in (headers["dead-letter-reason"] or b"")
+
+    @pytest.mark.slow
+    def test_a_record_that_was_in_hand_beside_it_is_not_blamed(
+        self, hub: Hub, place: Path, effects: Effects, gates: Gates
+    ) -> None:
+        stream = orders(hub, shards=2)
+        stream.append({"sleep": 0.2, "kills": True}, shard=0)
+        stream.append({"sleep": 0.6}, shard=1)
+        fill(stream, 3)
+        self._run_to_the_end(place, effects, gates, "skip")
+        assert origins(hub) == {0: [1, 2, 3], 1: [0, 1, 2, 3]}
+
+    def _run_to_the_end(self, place: Path, effects: Effects, gates: Gates, then: str) -> None:
+        """One replica after the other, until one ends well."""
+        told = {
+            "hub": str(place),
+            "reference": reference(shop),
+            "policy": {"deaths": 3, "then": then},
+            "options": {EFFECTS: str(effects.path), GATES: str(gates.directory)},
+            "engine": self.ENGINE,
+        }
+        ends: list[int] = []
+        while len(ends) < CHILDREN_MAX and 0 not in ends:
+            with Child(["-m", MODULE, json.dumps(told)]) as child:
+                ends.append(child.ended(60))
+        assert ends[-1] == 0, f"at last all is handled: {ends}"
+        assert set(ends[:-1]) <= {-signal.SIGKILL}
