@@ -459,7 +459,8 @@ def test_a_replica_none_of_whose_lanes_begin_again_ends(
 def test_a_process_that_cannot_be_started_leaves_none_behind(
     hub: Hub, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, started = subprocess.Popen, []
+    real = subprocess.Popen
+    started: list[Any] = []
 
     def popen(*args: Any, **more: Any) -> Any:
         if len(started) == 2:

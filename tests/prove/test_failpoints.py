@@ -28,6 +28,7 @@ def hurt(tmp_path_factory: pytest.TempPathFactory) -> Verdict:
 
 def test_a_replica_was_killed_at_each_point(hurt: Verdict) -> None:
     assert hurt.died == list(HURT)
+    assert hurt.deaths >= len(HURT)
     assert hurt.records == RECORDS * len(HURT)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -218,6 +219,21 @@ def test_what_is_made_differently_each_time_is_only_counted() -> None:
     assert (verdict.lost, verdict.doubled, verdict.compared) == (None, 0, "count")
     found[0].append(found[0][0])
     assert judged(case).doubled == 1
+
+
+def test_what_was_read_twice_may_be_made_twice_though_it_is_only_counted() -> None:
+    twice = [*outputs()[0], *outputs()[0]]
+    both = [made(0, offset, 2) for offset in range(EACH)] * 2
+    for batch in (False, True):
+        case = Case(
+            found={0: both},
+            expected={"throw": {}},
+            inputs={"invoices": {0: twice}},
+            only_counted="dice",
+            batch=batch,
+        )
+        assert judged(case).doubled == 0
+        assert judged(replace(case, found={0: [*both, both[0]]})).doubled == 1
 
 
 def test_two_runs_are_the_same_if_the_origins_are() -> None:

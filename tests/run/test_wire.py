@@ -19,15 +19,28 @@ import pytest
 from penstock.core.errors import BadSetting, Refused
 from penstock.run import wire
 from penstock.run.protocol import Ask, Close, Cut, Failed, Progress, Report, Verdict, Work
-from penstock.run.wire import MESSAGE_BYTES_MAX, Unfit, Wire, answered, called, greeted, listening
+from penstock.run.wire import (
+    MESSAGE_BYTES_MAX,
+    FromLane,
+    ToLane,
+    Unfit,
+    Wire,
+    answered,
+    called,
+    greeted,
+    listening,
+)
 from penstock.testing.faults.children import dice
 
 SECRET, OTHER = b"s" * 32, b"o" * 32
 MUTANTS = 2_000
 
-WORK = Work(7, "bill", "shop/orders", 3, 1, b"token", 10, 74, True, False, b"attempts")
-TO_LANE = [WORK, Verdict("retry", 1.5, "why"), Cut(7), Close()]
-FROM_LANE = [
+WORK = Work(
+    number=7, computation="bill", stream="shop/orders", stream_id=3, shard=1, token=b"token",
+    start=10, end=74, warm=True, attempts=b"attempts",
+)  # fmt: skip
+TO_LANE: list[ToLane] = [WORK, Verdict("retry", 1.5, "why"), Cut(7), Close()]
+FROM_LANE: list[FromLane] = [
     Ask(),
     Failed(7, 2, True),
     Report(number=7, next=74, outcome="done", records=64, reason="ä" * 100, attempts=b"x"),

@@ -246,8 +246,8 @@ def _told(certificate: Certificate) -> Iterator[str]:
             yield f"{each.stream}: {told}"
     for state in certificate.state:
         verdict = {True: "as undisturbed", False: "WRONG", None: "not compared"}[state.equal]
-        yield " ".join([f"state of {state.computation}: {state.entries} entries, {verdict}",
-                        *state.notes])  # fmt: skip
+        told = f"state of {state.computation}: {state.entries} entries, {verdict}"
+        yield "; ".join([told, *state.notes])
     for failure in certificate.failures:
         yield f"no reference: {render.escaped(failure)}"
     yield from certificate.notes

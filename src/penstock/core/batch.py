@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
 from itertools import accumulate, chain, repeat
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from penstock.core.errors import BadRecord, BadValue
+from penstock.core.lazy import lazy
 from penstock.core.model import Header, Record, Values
 from penstock.core.quantities import TIMESTAMP_MS_MAX, shown_size
 from penstock.core.schema import (
@@ -212,7 +212,7 @@ class Batch:
         schema = placed_schema(self.stream, self.shard)
         return placed(self.columns.replace_schema_metadata(schema.metadata), self.offsets)
 
-    @cached_property
+    @lazy
     def columns(self) -> pa.RecordBatch:
         """The records as Arrow, exactly in `SCHEMA`."""
         if self._rows is not None:
@@ -221,7 +221,7 @@ class Batch:
             return self._arrow
         return pa.RecordBatch.from_arrays(self._arrow.columns[: len(SCHEMA)], schema=SCHEMA)
 
-    @cached_property
+    @lazy
     def times_ms(self) -> tuple[int, int]:
         """The earliest and the latest timestamp."""
         if self._rows is not None:
@@ -230,7 +230,7 @@ class Batch:
         earliest, latest = self.times_us
         return earliest // 1000, latest // 1000
 
-    @cached_property
+    @lazy
     def times_us(self) -> tuple[int, int]:
         """The same of a batch made of Arrow, in microseconds."""
         column = self._arrow.column(TIMESTAMP)
@@ -241,7 +241,7 @@ class Batch:
             return only, only
         return extremes(column.view(pa.int64()))
 
-    @cached_property
+    @lazy
     def rows(self) -> Sequence[Row]:
         """The records as plain rows."""
         if self._rows is not None:
@@ -249,7 +249,7 @@ class Batch:
         columns = (self.keys, self.data, self.timestamps, self.sequences, self.flags, self.headers)
         return list(map(Row, *columns, self.traces))
 
-    @cached_property
+    @lazy
     def values(self) -> Values:
         """The data of each record decoded: all at once where that is quick, else one by one."""
         if self._decode_many is not None:
@@ -259,26 +259,26 @@ class Batch:
                 pass  # then whoever asks for the bad one is told, and nobody else
         return _OneByOne(self.data, self._decode)
 
-    @cached_property
+    @lazy
     def keys(self) -> Sequence[bytes | None]:
         return [row[0] for row in self.rows] if self.is_rows else self._listed(0)
 
-    @cached_property
+    @lazy
     def data(self) -> Sequence[bytes | None]:
         return [row[1] for row in self.rows] if self.is_rows else self._listed(1)
 
-    @cached_property
+    @lazy
     def timestamps(self) -> Sequence[int]:
         """In milliseconds."""
         if self.is_rows:
             return [row[2] for row in self.rows]
         return [us // 1000 for us in self._arrow.column(2).view(pa.int64()).to_pylist()]
 
-    @cached_property
+    @lazy
     def sequences(self) -> Sequence[int]:
         return [row[3] for row in self.rows] if self.is_rows else self._listed(3)
 
-    @cached_property
+    @lazy
     def flags(self) -> Sequence[int]:
         return [row[4] for row in self.rows] if self.is_rows else self._listed(4)
 
@@ -297,17 +297,17 @@ class Batch:
     def has_no_sequences(self) -> bool:
         return not any(self.sequences) if self.is_rows else all_zero(self._arrow.column(SEQUENCE))
 
-    @cached_property
+    @lazy
     def headers(self) -> Sequence[Sequence[Header]]:
         if self.is_rows:
             return [row[5] for row in self.rows]
         return [tuple((h["name"], h["value"]) for h in pairs) for pairs in self._listed(5)]
 
-    @cached_property
+    @lazy
     def traces(self) -> Sequence[bytes | None]:
         return [row[6] for row in self.rows] if self.is_rows else self._listed(6)
 
-    @cached_property
+    @lazy
     def _arrow(self) -> Any:
         if self._within is None:
             return self._whole_arrow

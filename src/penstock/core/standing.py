@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Literal, NamedTuple
 
 from penstock.core.assign import Allocator, balanced
+from penstock.core.lazy import lazy
 from penstock.core.model import ShardId
 
 State = Literal["waiting", "free", "held", "moving", "done"]
@@ -84,7 +84,7 @@ class Group:
     moves: tuple[Move, ...] = field(default=(), compare=False, repr=False)
     """What the last step did; not stored."""
 
-    @cached_property
+    @lazy
     def by_owner(self) -> Mapping[str, Mapping[ShardId, Standing]]:
         """What each member owns: held and moving."""
         owned: dict[str, dict[ShardId, Standing]] = {}

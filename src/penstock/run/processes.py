@@ -17,7 +17,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.core.errors import BadSetting, Refused
 from penstock.run.dispatcher import Dispatcher
@@ -28,7 +28,7 @@ from penstock.run.switchboard import Switchboard
 log = logging.getLogger("penstock")
 
 STILLBORN_MAX = 3
-"""So many that end before they ask, one after the other: it does not work."""
+"""So many that end before they ask, one after the other, and none that works: it is of no use."""
 AGAIN_S = 0.1
 LOOK_S = 0.005
 AGAIN_S_MAX = 5.0
@@ -151,45 +151,44 @@ class ProcessLanes:
         while waiting:
             now_s = time.monotonic()
             for lane in waiting:
-                why = self._is_over(lane, now_s)
-                if why is not None:
-                    raise Refused(f"lanes cannot begin: {why}")
+                over = self._over(lane, now_s)
+                if over is not None:
+                    raise Refused(f"lanes cannot begin: {over.why}")
             waiting = [lane for lane in waiting if not self._board.has_asked(lane)]
             time.sleep(LOOK_S)
 
     def _is_dead(self, lane: int, now_s: float) -> bool:
-        began_s = self._children[lane].began_s
-        had_asked = self._board.has_asked(lane)
-        why = self._is_over(lane, now_s)
-        if had_asked:
-            self._stillborn = 0
-        if why is None:
+        over = self._over(lane, now_s)
+        if over is None:
             return False
-        log.error("the process of lane %d has ended: %s", lane, why)
-        if not had_asked:
+        log.error("the process of lane %d has ended: %s", lane, over.why)
+        if over.had_asked:
+            self._stillborn, self._again_s = 0, AGAIN_S
+        else:
             self._stillborn += 1
-            if self._stillborn >= STILLBORN_MAX:
-                raise Refused(f"{self._stillborn} lanes in a row cannot begin: {why}")
-        short_lived = now_s - began_s < AGAIN_S_MAX
-        self._again_s = min(self._again_s * 2, AGAIN_S_MAX) if short_lived else AGAIN_S
+            self._again_s = min(self._again_s * 2, AGAIN_S_MAX)
+            if self._stillborn >= STILLBORN_MAX and not self._works():
+                raise Refused(f"{self._stillborn} lanes in a row cannot begin: {over.why}")
         self._to_start[lane + self._count] = now_s + self._again_s
         return True
 
-    def _is_over(self, lane: int, now_s: float) -> str | None:
-        """Why it has ended, if it has: it is forgotten."""
-        child, is_late = self._children[lane], False
-        if not self._board.has_asked(lane) and now_s - child.began_s > STARTED_S:
-            is_late = True
-        elif not child.has_ended():
+    def _works(self) -> bool:
+        return any(map(self._board.has_asked, self._children))
+
+    def _over(self, lane: int, now_s: float) -> _Over | None:
+        """How it has ended, if it has: it is forgotten."""
+        child, board = self._children[lane], self._board
+        is_late = not board.has_asked(lane) and now_s - child.began_s > STARTED_S
+        if not is_late and not child.has_ended():
             return None
         del self._children[lane]
-        code = self._end(child)
-        self._board.hear_out(lane, KILLED_S)
-        why = self._board.unfit(lane)
-        self._board.hang_up(lane)
+        why = _shown(self._end(child))
+        board.hear_out(lane, KILLED_S)
         if is_late:
-            return f"it has not begun after {STARTED_S:g} s"
-        return _shown(code) if why is None else why
+            why = f"it has not begun after {STARTED_S:g} s"
+        over = _Over(board.unfit(lane) or why, board.has_asked(lane))
+        board.hang_up(lane)
+        return over
 
     def _end(self, child: _Child) -> int | None:
         """Have it end with all that belongs to it; None if the system still has it."""
@@ -209,6 +208,11 @@ class ProcessLanes:
     def _line_for(self, number: int) -> bytes:
         told = {**self._told, "address": self._board.address, "lane": number}
         return json.dumps(told).encode() + b"\n"
+
+
+class _Over(NamedTuple):
+    why: str
+    had_asked: bool
 
 
 class _Child:

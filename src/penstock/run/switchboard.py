@@ -181,25 +181,33 @@ class Switchboard:
             connected.close()
 
     def _serve(self, connected: socket.socket) -> None:
+        line: _Line | None = None
+
+        def admits(lane: int, wire: Wire) -> bool:
+            nonlocal line
+            with self._lock:
+                self._greeting.pop(connected, None)
+                if lane not in self._expected or self._closed.is_set():
+                    return False
+                self._expected.discard(lane)
+                line = self._lines[lane] = _Line(wire)
+                return True
+
         try:
-            lane, wire = answered(connected, self.secret)
+            lane, _ = answered(connected, self.secret, admits)
         except (Refused, OSError) as why:
             if not self._closed.is_set():
                 self._turn_away(why)
-            with self._lock:
-                self._greeting.pop(connected, None)
-            connected.close()
-            return
-        line = _Line(wire)
+        else:
+            assert line is not None, lane
+            self._hear(lane, line)
         with self._lock:
             self._greeting.pop(connected, None)
-            is_expected = lane in self._expected and not self._closed.is_set()
-            if is_expected:
-                self._expected.discard(lane)
-                self._lines[lane] = line
-        if is_expected:
-            self._hear(lane, line)
-        wire.close()
+        if line is None:
+            connected.close()
+        else:
+            line.over.set()
+            line.wire.close()
 
     def _turn_away(self, why: object) -> None:
         with self._lock:
@@ -233,7 +241,6 @@ class Switchboard:
             boxes.put(None)
             if line.box is not None:
                 line.box.put(None)  # else the sender would wait there for ever
-            line.over.set()
 
     def _heard(
         self,

@@ -17,6 +17,7 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -147,9 +148,13 @@ def called(address: str, secret: bytes, lane: int) -> Wire:
         raise
 
 
-def answered(connected: socket.socket, secret: bytes) -> tuple[int, Wire]:
+def answered(
+    connected: socket.socket,
+    secret: bytes,
+    admits: Callable[[int, Wire], bool] = lambda lane, wire: True,
+) -> tuple[int, Wire]:
     """The dispatcher's end, and the number of the lane at the other; `Refused` if it does not know
-    the secret."""
+    the secret, or is not admitted. Only then the other end hears that it may speak."""
     until_s = time.monotonic() + GREETING_S
     connected.settimeout(GREETING_S)
     challenge = secrets.token_bytes(_NONCE_BYTES)
@@ -160,12 +165,15 @@ def answered(connected: socket.socket, secret: bytes) -> tuple[int, Wire]:
     who, theirs, proof = hello[:8], hello[8 : 8 + _NONCE_BYTES], hello[8 + _NONCE_BYTES :]
     if not hmac.compare_digest(proof, _proof(secret, b"lane", challenge + who + theirs)):
         raise Refused("it does not know the secret of this run")
-    connected.sendall(_proof(secret, b"dispatcher", theirs + challenge))
-    connected.settimeout(None)
     send_s = _TIMEVAL.pack(int(SEND_S_MAX), int(SEND_S_MAX % 1 * 1_000_000))
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, send_s)
-    to_lane, from_lane = _keys(secret, challenge + who + theirs)
-    return _LANE.unpack(who)[0], Wire(_alive(connected), _from_lane, (to_lane, from_lane))
+    (lane,) = _LANE.unpack(who)
+    wire = Wire(_alive(connected), _from_lane, _keys(secret, challenge + who + theirs))
+    if not admits(lane, wire):
+        raise Refused(f"nobody waits for a lane {lane}")
+    connected.sendall(_proof(secret, b"dispatcher", theirs + challenge))
+    connected.settimeout(None)
+    return lane, wire
 
 
 def greeted(connected: socket.socket, secret: bytes, lane: int) -> Wire:

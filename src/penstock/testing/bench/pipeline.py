@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -67,6 +68,7 @@ def run(
             many = _compared(hub, "bytes", lambda _: dice.randbytes(RECORD_BYTES), records, rounds)
             figures |= {
                 "trivial_ratio": many["ratio"],
+                "trivial_cpu_ratio": many["cpu_ratio"],
                 "records_per_s": many["records_per_s"],
                 "peer_records_per_s": many["peer_records_per_s"],
                 "slice_records": many["slice_records"],
@@ -77,6 +79,7 @@ def run(
             many = _compared(hub, "json", _order, records, rounds)
             figures |= {
                 "json_ratio": many["ratio"],
+                "json_cpu_ratio": many["cpu_ratio"],
                 "json_records_per_s": many["records_per_s"],
                 "json_peer_records_per_s": many["peer_records_per_s"],
                 "json_slice_records": many["slice_records"],
@@ -90,6 +93,7 @@ class _Copying:
 
     def __init__(self, output: str) -> None:
         self.began_s: float | None = None
+        self.began_cpu_s = 0.0
 
         def copy(record: Any, out: Any) -> None:
             out.append(output, record.value, key=record.key)
@@ -105,6 +109,7 @@ class _Copying:
             def init(self) -> None:
                 if copying.began_s is None:
                     copying.began_s = time.perf_counter()
+                    copying.began_cpu_s = time.process_time()
 
         return computation(name=name, inputs=inputs, outputs=outputs, version="1")(Copy)
 
@@ -139,15 +144,20 @@ def _compared(
         source.append_many([(value(i), f"key-{i % KEYS:06d}") for i in some])
     numbers = itertools.count()
     counted: list[Counters] = []
+    own_cpu_s: list[float] = []
+    peer_cpu_s: list[float] = []
 
     def ours() -> float:
-        took_s, counters = _piped(hub, f"copy{next(numbers)}", records)
+        took_s, cpu_s, counters = _piped(hub, f"copy{next(numbers)}", records)
         counted.append(counters)
+        own_cpu_s.append(cpu_s)
         _emptied(target, records)
         return took_s
 
     def peer() -> float:
+        began_cpu_s = time.process_time()
         took_s = timed(lambda: _copied(source, target, -(-records // counted[-1].slices)))
+        peer_cpu_s.append(time.process_time() - began_cpu_s)
         _emptied(target, records)
         return took_s
 
@@ -156,6 +166,7 @@ def _compared(
     slices = counted[-1].slices
     return {
         "ratio": round(ratio, 3),
+        "cpu_ratio": round(statistics.median(peer_cpu_s) / statistics.median(own_cpu_s), 3),
         "records_per_s": round(records / own_s),
         "peer_records_per_s": round(records / peer_s),
         "slice_records": round(records / slices),
@@ -163,8 +174,9 @@ def _compared(
     }
 
 
-def _piped(hub: Hub, name: str, records: int) -> tuple[float, Counters]:
-    """How long one lane takes, as a group that begins at the beginning."""
+def _piped(hub: Hub, name: str, records: int) -> tuple[float, float, Counters]:
+    """How long one lane takes, and how much processor time all threads, as a group that begins at
+    the beginning."""
     copying = _Copying("target")
     topology = Topology(copying.computation(name, "source", "target"))
     with penstock.start(topology, hub, lanes=1) as running:
@@ -173,10 +185,10 @@ def _piped(hub: Hub, name: str, records: int) -> tuple[float, Counters]:
         while counters.processed < records:
             assert time.monotonic() < until_s, f"{counters.processed} of {records} are done"
             time.sleep(LOOK_S)
-        ended_s = time.perf_counter()
+        ended_s, ended_cpu_s = time.perf_counter(), time.process_time()
     assert copying.began_s is not None, "no slice has begun"
     assert counters.processed == counters.outputs == records, counters
-    return ended_s - copying.began_s, counters
+    return ended_s - copying.began_s, ended_cpu_s - copying.began_cpu_s, counters
 
 
 def _copied(source: Stream, target: Stream, batch: int) -> None:

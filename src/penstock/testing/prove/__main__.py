@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import secrets
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -21,6 +22,7 @@ def main() -> int:
     given = parser.parse_args()
     seed = given.seed or secrets.token_hex(4)
     sys.stdout.write(f"seed {seed}\n")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # replicas end with this process
     with tempfile.TemporaryDirectory(prefix="penstock-prove-") as place:
         found = verdict(Path(place), HURT, given.records, seed=seed, tell=_say)
     return _show(found, seed)
@@ -45,7 +47,7 @@ def _show(found: Verdict, seed: str) -> int:
         _say(said)
     clean = found.clean and not missed
     _say(
-        f"{'clean' if clean else 'NOT CLEAN'}: killed at {len(found.died)} fail points, "
+        f"{'clean' if clean else 'NOT CLEAN'}: {found.deaths} kills at {len(found.died)} points, "
         f"{found.records} records through three stages, {found.seconds:.0f} s, seed {seed}"
     )
     return 0 if clean else 1

@@ -97,10 +97,17 @@ def _count(case: Case, judgement: Judgement) -> None:
 
 
 def _repeated(case: Case) -> int:
-    """How many outputs have an origin that another one has too, and should not."""
+    """How many outputs have an origin that another one has too, and should not: each writer makes
+    it once of each record of that origin that it has read."""
     found = Counter(f.origin for f in everything([case.found]) if f.origin)
-    known = Counter(f.origin for f in everything(case.expected.values()) if f.origin)
-    return sum(max(count - max(known[origin], 1), 0) for origin, count in found.items())
+    read = Counter(f.origin for f in everything(case.inputs.values()) if f.origin)
+    writers = len(case.expected)
+    doubled = 0
+    for origin, count in found.items():
+        step = last_step(origin)
+        parents = read[step.parent] if step is not None else 0
+        doubled += max(count - writers * max(parents, 1), 0)
+    return doubled
 
 
 def _compare(case: Case, judgement: Judgement) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from math import inf
 from typing import Any
 
 from penstock.core.errors import PenstockError, Retryable
@@ -14,6 +15,7 @@ from penstock.testing.prove.sample import Source
 CHUNKS_PER_S = 25
 CHUNK_RECORDS_MAX = 2_000
 AGAIN_S = 0.2
+LOOK_S = 0.02
 
 
 class Load:
@@ -34,6 +36,7 @@ class Load:
         self._shares = _shares(records, list(streams))
         self._chunk = min(max(round(records / max(for_s * CHUNKS_PER_S, 1)), 1), CHUNK_RECORDS_MAX)
         self._pause_s = for_s / max(records / self._chunk, 1)
+        self._allowed = inf
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="prove load", daemon=True)
 
@@ -48,9 +51,14 @@ class Load:
     def start(self) -> None:
         self._thread.start()
 
+    def allow(self, share: float) -> None:
+        """No more than that share of all for now: what is still to be done shall find records on
+        their way."""
+        self._allowed = share * sum(self._shares.values())
+
     def hurry(self) -> None:
-        """No more pauses."""
-        self._pause_s = 0.0
+        """All of it, without pauses."""
+        self._pause_s, self._allowed = 0.0, inf
 
     def stop(self) -> None:
         self._stop.set()
@@ -67,6 +75,8 @@ class Load:
                     self._append(name, seqs[name])
                     seqs[name] += 1
                 self._stop.wait(self._pause_s * len(due))
+                while self.total > self._allowed and not self._stop.is_set():
+                    self._stop.wait(LOOK_S)
         except PenstockError as why:
             self.failure = why
 

@@ -42,7 +42,9 @@ TRIES = 5
 TAKEN_S_MAX = 8.0
 WITHIN_S = 60.0
 CATCH_UP_S = 600.0
-TICK_S = 0.02
+BACKLOG = 50_000
+"""With more than this on their way in all stages, more replicas are killed at the same point."""
+TICK_S = 0.05
 STEADY, VICTIM, THIRD = 0, 1, 2
 PLACE = "penstock.testing.prove.stages:topology"
 
@@ -51,7 +53,9 @@ class Verdict(NamedTuple):
     """Of one run over several points."""
 
     died: list[str]
-    """The points where a replica was really killed."""
+    """The points where a replica was really killed, or stopped."""
+    deaths: int
+    """How often one was."""
     records: int
     streams: dict[str, Judgement]
     state: dict[str, bool]
@@ -95,9 +99,9 @@ def verdict(
         total = run.appended
         judgements = judgements_of(hub)
         ended = [f"{name} ({code}): {said}" for name, code, said in crew.ended]
-        return Verdict(
-            run.died, total, judgements, state_of(hub), ended, time.monotonic() - began_s
-        )
+        state = state_of(hub)
+        seconds = time.monotonic() - began_s
+        return Verdict(run.died, run.deaths, total, judgements, state, ended, seconds)
 
 
 @contextmanager
@@ -113,6 +117,7 @@ class _Run:
         self, hub: Hub, crew: Crew, seed: str, records: int, action: str, extra: dict[str, str]
     ) -> None:
         self.died: list[str] = []
+        self.deaths = 0
         self.appended = 0
         self._hub = hub
         self._crew = crew
@@ -128,36 +133,48 @@ class _Run:
         self._until(self._watch.everything_begun, "work begins")
 
     def hurt(self, point: str) -> None:
+        """Kill one there while records come; and more of them, as long as many are on their
+        way."""
         for _ in range(TRIES):
-            if self._hurt(point):
+            hurt = self._hurt(point, self._load())
+            self.deaths += hurt
+            if hurt:
                 self.died.append(point)
-                return
+                break
+        while self._watch.lag > BACKLOG:
+            self.deaths += self._hurt(point, None)
 
-    def _hurt(self, point: str) -> bool:
+    def _hurt(self, point: str, load: Load | None) -> bool:
         """Whether one replica was killed there; or stopped there, until others had done its
         work."""
-        crew, watch, load = self._crew, self._watch, self._load()
+        crew, watch = self._crew, self._watch
         at = 1 if point in RELEASES else AT[point.partition(".")[0]]
         victim = crew.start(VICTIM, f"{point}:{self._action}@{at}", self._extra)
         if point not in BEGINS:
             self._until(
                 lambda: watch.at_work(victim.name) or _is_hurt(victim), f"{victim.name} works"
             )
-        load.start()
+        if load is not None:
+            load.start()
         try:
             if point in RELEASES:
                 crew.start(THIRD, extra=self._extra)  # it has to give some of its shards up
-            self._until(lambda: _is_hurt(victim), f"{victim.name} is hurt at {point}")
+            self._until(
+                lambda: _is_hurt(victim) or (load is None and not watch.lag),
+                f"{victim.name} is hurt at {point}",
+            )
             hurt = victim.code == -signal.SIGKILL
             if self._action == "stop":
                 # Only then what it commits would come twice. Not if it was stopped with the lock
                 # that the others need.
-                hurt = self._within(lambda: load.is_over and watch.lag == 0, TAKEN_S_MAX)
+                done = self._within(lambda: _is_over(load) and watch.lag == 0, TAKEN_S_MAX)
+                hurt = done and victim.stands_still()
                 crew.resume(victim)
-            self._until(lambda: load.is_over, "all is appended")
+            self._until(lambda: _is_over(load), "all is appended")
         finally:
-            load.stop()
-        self.appended += load.total
+            if load is not None:
+                load.stop()
+                self.appended += load.total
         for slot in (VICTIM, THIRD):
             if slot in crew.lives:
                 crew.end(crew.lives[slot])
@@ -195,6 +212,10 @@ class _Run:
             self._watch.look(time.monotonic())
             time.sleep(TICK_S)
         return True
+
+
+def _is_over(load: Load | None) -> bool:
+    return load is None or load.is_over
 
 
 def _is_hurt(life: Life) -> bool:

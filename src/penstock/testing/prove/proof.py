@@ -135,7 +135,8 @@ class Proof:
         self._progress.stage = "disturbing"
         load.start()
         began_s = time.monotonic()
-        for deed in self._plan:
+        for done, deed in enumerate(self._plan, 1):
+            load.allow(done / len(self._plan))
             while time.monotonic() < began_s + deed.at_s:
                 self._tick(crew, watch, load)
             if watch.stopped():

@@ -9,11 +9,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import NamedTuple
 
 import penstock
@@ -68,13 +66,20 @@ def _reference(
         return Reference({}, {}, {}, [], why)
     told = json.loads(done.stdout.splitlines()[-1])
     with penstock.open(own) as hub:
-        return Reference(
-            {name: log_of(hub.stream(name)) for name in computation.outputs},
-            letters_of(hub, computation),
-            stored_state(hub, computation.name, computation.inputs),
-            [Stopped(**each) for each in told["stopped"]],
-            "" if told["caught_up"] else f"not caught up within {within_s:g} s",
-        )
+        return gathered(hub, computation, caught_up=told["caught_up"], within_s=within_s)
+
+
+def gathered(hub: Hub, computation: Computation, *, caught_up: bool, within_s: float) -> Reference:
+    """What it has made on that hub."""
+    watch = Watch(hub, Topology(computation))
+    watch.look(0.0)
+    return Reference(
+        {name: log_of(hub.stream(name)) for name in computation.outputs},
+        letters_of(hub, computation),
+        stored_state(hub, computation.name, computation.inputs),
+        watch.stopped(),
+        "" if caught_up else f"not caught up within {within_s:g} s",
+    )
 
 
 def letters_of(hub: Hub, computation: Computation) -> Log:
@@ -84,21 +89,24 @@ def letters_of(hub: Hub, computation: Computation) -> Log:
     return log_of(hub.stream(computation.dead_letters), letters=True)
 
 
-def main(place: str, name: str, proof: str, own: str, within_s: str) -> None:
-    topology = load_topology(place).topology
+def made_alone(
+    source: Hub, hub: Hub, computation: Computation, settings: RunSettings, within_s: float
+) -> bool:
+    """Let it work on a copy of its input; whether all of that is consumed."""
     # What was appended before it began was no load: it read everything.
-    alone = Topology(replace(topology[name], start="earliest"))
-    with penstock.open(own) as hub:
-        with _read_only(proof) as source:
-            for stream in alone.streams:
-                _make_alike(source, hub, stream, copied=stream in alone.computations[0].inputs)
-        settings = replace(RunSettings.read(SETTINGS_FILE), session_s=10.0, heartbeat_s=3.0)
-        with penstock.start(alone, hub, settings=settings, lanes=1) as running:
-            caught_up = running.wait(float(within_s), until_caught_up=True)
-        watch = Watch(hub, alone)
-        watch.look(0.0)
-        stopped = [vars(each) for each in watch.stopped()]
-    sys.stdout.write("\n" + json.dumps({"caught_up": caught_up, "stopped": stopped}) + "\n")
+    alone = Topology(replace(computation, start="earliest"))
+    for stream in alone.streams:
+        _make_alike(source, hub, stream, copied=stream in computation.inputs)
+    with penstock.start(alone, hub, settings=settings, lanes=1) as running:
+        return running.wait(within_s, until_caught_up=True)
+
+
+def main(place: str, name: str, proof: str, own: str, within_s: str) -> None:
+    computation = load_topology(place).topology[name]
+    settings = replace(RunSettings.read(SETTINGS_FILE), session_s=10.0, heartbeat_s=3.0)
+    with penstock.open(proof, create=False) as source, penstock.open(own) as hub:
+        caught_up = made_alone(source, hub, computation, settings, float(within_s))
+    sys.stdout.write("\n" + json.dumps({"caught_up": caught_up}) + "\n")
 
 
 def _make_alike(source: Hub, hub: Hub, name: str, *, copied: bool) -> None:
@@ -110,12 +118,6 @@ def _make_alike(source: Hub, hub: Hub, name: str, *, copied: bool) -> None:
         for shard in info.shards:
             for batch in there.read_arrow(shard.index):
                 made.append_arrow(batch, shard=shard.index)
-
-
-@contextmanager
-def _read_only(place: str) -> Iterator[Hub]:
-    with penstock.open(Path(place), create=False) as hub:
-        yield hub
 
 
 if __name__ == "__main__":

@@ -41,8 +41,9 @@ class Watch:
     def __init__(self, hub: Hub, topology: Topology) -> None:
         self._hub = hub
         self._topology = topology
-        self._written = [name for name in topology.streams if name not in topology.sources]
-        self._gaps = {name: _Gap() for name in self._written}
+        written = [name for name in topology.streams if name not in topology.sources]
+        self._written = {name: hub.stream(name).info for name in written}
+        self._gaps = {name: _Gap() for name in written}
         self._shard_gaps: dict[tuple[str, ShardId], _Gap] = {}
         self.groups: dict[str, Group] = {}
         self.positions: dict[str, dict[ShardId, Position]] = {}
@@ -120,7 +121,7 @@ class Watch:
         return 0 if standing is not None and standing.stopped else position.lag
 
     def _look_at(self, name: str, gap: _Gap, now_s: float) -> None:
-        stream = self._hub.stream(name).info
+        stream = self._written[name]
         ends = self._hub.backend.ends([(stream, shard.index) for shard in stream.shards])
         writers = [each.name for each in self._topology.writers(name)]
         read = [p.next for each in writers for p in self.positions.get(each, {}).values()]

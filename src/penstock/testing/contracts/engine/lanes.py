@@ -119,6 +119,9 @@ class LanesContract(AtWork):
         for effect in effects.of("begin"):
             lanes[effect.shard].add(effect.lane)
         assert any(len(found) > 1 for found in lanes.values()), lanes
+        for shard in range(3):
+            counts = [v["count"] for v in values(hub) if f":{shard}+" in v["from"]]
+            assert counts == list(range(1, len(counts) + 1)), "state goes with it"
 
     def test_static_a_shard_stays_with_its_lane_and_waits_for_it(
         self, hub: Hub, run: Run, effects: Effects, gates: Gates

@@ -37,6 +37,7 @@ from penstock.testing.contracts.engine.samples import (
     chain,
     living,
     shop,
+    shop_and_books,
 )
 from penstock.testing.faults.children import until
 
@@ -103,6 +104,20 @@ class LifeContract(AtWork):
         assert (closed.shard, closed.replica) == (shard, "a")
         assert closed.at_s < opened.at_s
         assert opened.facts["inits"] == 1, "with the state that the other left"
+
+    def test_a_close_that_hangs_costs_its_lane_and_nothing_else(
+        self, hub: Hub, run: Run, effects: Effects, gates: Gates
+    ) -> None:
+        stream = orders(hub, shards=2, each=2)
+        settings = {"lanes": 1, "max_wait_handler": "300ms", "options": {"close_waits": "hung"}}
+        first = run(living, name="a", **settings)
+        assert first.wait("10s", until_caught_up=True)
+        run(living, name="b", **settings)
+        until(lambda: held(hub, "Live").get("b"), "its shard goes all the same", 10)
+        fill(stream, 2)
+        until(lambda: checkpoints(hub, "Live") == {0: 4, 1: 4}, "both go on", 10)
+        assert {effect.replica for effect in effects.of("begin", offset=3)} == {"a", "b"}
+        gates.open("hung")
 
     def test_stop_ends_the_record_in_hand_and_nothing_is_done_twice(
         self, hub: Hub, run: Run, effects: Effects, gates: Gates
@@ -196,6 +211,22 @@ class LifeContract(AtWork):
             assert running.wait("10s", until_caught_up=True)
             assert len(values(hub, TOTALS)) == 100 * turn, "what was there came through"
             assert running.is_running
+
+    def test_what_another_replica_has_in_hand_is_not_done(
+        self, hub: Hub, run: Run, effects: Effects, gates: Gates
+    ) -> None:
+        stream = orders(hub)
+        hub.create_stream(BILLS, shards=2, codec="json")
+        first = run(shop_and_books, name="a", options={"book_waits": "b"})
+        run(shop_and_books, name="b", options={"book_waits": "b"})
+        until(lambda: len(held(hub, "book")) == 2, "one shard each", 10)
+        stream.append_many((None, f"key {n}") for n in range(20))
+        until(lambda: effects.count("waits"), "the other has one in hand", 10)
+        until(lambda: checkpoints(hub) == {0: 20}, "upstream is done", 10)
+        assert first.wait("300ms", until_caught_up=True) is False
+        gates.open("book")
+        assert first.wait("10s", until_caught_up=True)
+        assert len(values(hub, TOTALS)) == 20
 
     def test_it_waits_no_longer_than_it_may(
         self, hub: Hub, run: Run, effects: Effects, gates: Gates

@@ -95,6 +95,9 @@ two_shops = Topology(serve, refund)
 
 @computation(inputs=BILLS, outputs=TOTALS)
 def book(record: Record, out: Outputs, ctx: Context) -> None:
+    if ctx.options.get("book_waits") == ctx.replica:
+        tell(ctx, "waits", record)
+        wait_at_gate(ctx, "book")
     out.append(TOTALS, record.value)
     tell(ctx, "booked", record)
 
@@ -280,6 +283,8 @@ class Live:
 
     def close(self, out: Outputs, ctx: Context, state: State) -> None:
         tell(ctx, "close", instance=id(self))
+        if "close_waits" in ctx.options and ctx.replica == "a":
+            wait_at_gate(ctx, ctx.options["close_waits"])
         out.append(BILLS, {"closed": str(ctx.shard)})
         state["closes"] = state.get("closes", 0) + 1
 
