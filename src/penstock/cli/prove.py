@@ -135,8 +135,9 @@ def _ended_by_sigterm() -> Iterator[None]:
 
 @contextmanager
 def _shown(order: Order, as_json: bool) -> Iterator[_Bars | _Lines]:
+    click.echo(f"seed {order.seed}: {order.again}", err=True)
     if not render.on_terminal() or as_json:
-        yield _Lines(order)
+        yield _Lines()
         return
     bars = _Bars()
     with bars.bars:
@@ -167,8 +168,7 @@ class _Bars:
 class _Lines:
     """In a pipe: a line now and then."""
 
-    def __init__(self, order: Order) -> None:
-        click.echo(f"seed {order.seed}: {order.again}", err=True)
+    def __init__(self) -> None:
         self._said_s = time.monotonic()
         self._stage = ""
 

@@ -37,6 +37,10 @@ SLICE_S = 0.1
 """About so much work is one slice."""
 SLICE_RECORDS_MAX = 8_192
 SLICE_RECORDS_FIRST = 64
+ALONE_S = 1.0
+"""So long others are kept back for one that goes alone; a slice that takes longer may be hung."""
+ALONE_S_MAX = 30.0
+"""So long one waits to go alone."""
 WARM_S = 0.1
 """A shard that a free lane had before goes ahead of those that have waited up to so much longer."""
 
@@ -140,8 +144,8 @@ class Dispatch:
     """How many places for lanes there are, for static allocation."""
     allocation: Allocation = "pool"
     alone: bool = False
-    """The lanes share a process: while one goes record by record, because a record may kill it, no
-    other does anything."""
+    """The lanes share a process: one that goes record by record, because a record may kill it, goes
+    while no other does anything; but not at the price of standing still."""
     holds: dict[Duty, Hold] = field(default_factory=dict)
     waiting: dict[int, None] = field(default_factory=dict)
     """Lanes that have asked, in the order they did."""
@@ -151,6 +155,8 @@ class Dispatch:
     """Lanes that work under a grant that is over, and when they are given up."""
     stopped: set[str] = field(default_factory=set)
     """Computations that get no slices."""
+    _given_s: dict[int, float] = field(default_factory=dict)
+    """Since when each lane has it."""
     _pace: dict[str, Pace] = field(default_factory=dict)
     _numbers: int = 0
     _dealt_s: float = -inf
@@ -373,6 +379,19 @@ class Dispatch:
     def _next(self, now_s: float) -> tuple[int, Hold] | None:
         """Which waiting lane gets what: the duty that waits longest goes to the lane that had it,
         else to the one that asked first."""
+        best = self._longest(now_s)
+        if not self.alone or best is None or not self.in_hand:
+            return best
+        waits = best[1].most == 1
+        goes_alone = any(self._is_single(given.duty) for given in self.in_hand.values())
+        recent = all(now_s - since_s < ALONE_S for since_s in self._given_s.values())
+        if recent and (waits or goes_alone):
+            return None  # until the others are done
+        if waits and now_s - best[1].ready_s < ALONE_S_MAX:
+            return self._longest(now_s, single=False)
+        return best
+
+    def _longest(self, now_s: float, *, single: bool = True) -> tuple[int, Hold] | None:
         places = self.lanes if self.allocation == "static" else 1
         asked: dict[int, int] = {}
         for lane in self.waiting:
@@ -380,12 +399,10 @@ class Dispatch:
         closed = self.stopped | self._full()
         left = self._left()
         best: tuple[int, Hold] | None = None
-        if self.alone and any(self._is_single(given.duty) for given in self.in_hand.values()):
-            return None
         best_s = inf
         for hold in self.holds.values():
             since_s = hold.ready_s
-            if since_s > now_s or since_s - WARM_S >= best_s:
+            if since_s > now_s or since_s - WARM_S >= best_s or (hold.most == 1 and not single):
                 continue
             taker = asked.get(hold.duty.shard.index % places)
             if hold.last_lane in self.waiting:
@@ -394,8 +411,6 @@ class Dispatch:
                 continue
             if hold.duty.computation not in closed and hold.duty not in left:
                 best, best_s = (taker, hold), since_s
-        if self.alone and best is not None and self.in_hand and best[1].most == 1:
-            return None  # it is its turn, as soon as the others are done
         return best
 
     def _is_single(self, duty: Duty) -> bool:
@@ -428,6 +443,7 @@ class Dispatch:
         )
         del self.waiting[lane]
         self.in_hand[lane] = given
+        self._given_s[lane] = now_s
         hold.given, hold.last_lane = given, lane
         hold.parked_s, hold.called = None, hold.timer_s <= now_s
         self._changed(hold)
@@ -449,6 +465,7 @@ class Dispatch:
     def _released(self, given: Given) -> Hold | None:
         """The lane has it in hand no more; the hold, if it is still the one it was given of."""
         del self.in_hand[given.lane]
+        del self._given_s[given.lane]
         self.leaving.pop(given.lane, None)
         hold = self.holds.get(given.duty)
         if hold is None or hold.given is not given:

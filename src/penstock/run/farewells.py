@@ -22,6 +22,8 @@ class _Farewell(Generic[T]):
     work: Work
     given: bool = False
     done: bool = False
+    dropped: bool = False
+    """Its grant is over: nobody is to be told that it is let go."""
 
 
 class Farewells(Generic[T]):
@@ -34,7 +36,7 @@ class Farewells(Generic[T]):
         self._numbers = 0
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return sum(not farewell.dropped for farewell in self._waiting.values())
 
     def takes(self, hold: Hold, charge: T, grant: Grant, lanes: Collection[int]) -> bool:
         """Whether it is said goodbye to first: if a lane that is there has an instance of it."""
@@ -71,10 +73,12 @@ class Farewells(Generic[T]):
             farewell.done = farewell.done or farewell.lane == lane
 
     def drop(self, duty: Duty, token: bytes) -> None:
-        """Its grant is over: nobody is to be told that it is let go."""
+        """Its grant is over; the lane that says goodbye to it may still do so."""
         for number, f in list(self._waiting.items()):
             if f.hold.duty == duty and f.hold.token == token:
-                del self._waiting[number]
+                f.dropped = True
+                if not f.given or f.done:
+                    del self._waiting[number]
 
     def overdue(self, now_s: float) -> list[Lost]:
         """Lanes that say goodbye and find no end."""
@@ -92,7 +96,7 @@ class Farewells(Generic[T]):
             if f.done or f.hold.ending_s is None or now_s >= f.hold.ending_s
         ]
         found = [self._waiting.pop(number) for number in ready]
-        return [(farewell.hold, farewell.charge) for farewell in found]
+        return [(f.hold, f.charge) for f in found if not f.dropped]
 
 
 def _goodbye(hold: Hold, grant: Grant, number: int) -> Work:

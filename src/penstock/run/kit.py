@@ -55,10 +55,15 @@ def _kit(backend: Backend, computation: Computation, settings: RunSettings) -> K
         policy=settings.policy(computation),
         concurrency=settings.concurrency(computation),
         options=settings.options,
-        targets={name: _target(backend, name) for name in computation.outputs},
+        targets=targets_of(backend, computation),
         dead_letters=letters,
         code=fingerprint(computation),
     )
+
+
+def targets_of(backend: Backend, computation: Computation) -> dict[str, Target]:
+    """The streams it appends to, as they are now; `UnknownStream` if one is gone."""
+    return {name: _target(backend, name) for name in computation.outputs}
 
 
 def _target(backend: Backend, name: str) -> Target:

@@ -6,6 +6,7 @@ import logging
 import os
 from collections import OrderedDict
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 
 from penstock.core.dispatch import Duty
@@ -15,13 +16,16 @@ from penstock.core.ports import Backend, Grant
 from penstock.failpoints import failpoint
 from penstock.run.hand import Hand
 from penstock.run.instance import Loop
-from penstock.run.kit import Kit
+from penstock.run.kit import Kit, targets_of
 from penstock.run.post import Post
 from penstock.run.protocol import Desk, Report, Work
+from penstock.run.state import Budget
 
 log = logging.getLogger("penstock")
 
 POSTS_KEPT = 1_024
+STATE_BYTES_MAX = 32 * 1024 * 1024
+"""What a lane remembers of the state of all its shards."""
 ORIGINS = "PENSTOCK_ORIGINS"
 """Set in the environment, outputs tell in a header from which record they come."""
 
@@ -40,6 +44,7 @@ class Lane:
         self._replica = replica
         self._posts: OrderedDict[Duty, Post] = OrderedDict()
         self._loop = Loop()
+        self._budget = Budget(STATE_BYTES_MAX)
         self._tells_origins = bool(os.environ.get(ORIGINS))
 
     def run(self) -> None:
@@ -68,14 +73,18 @@ class Lane:
             return Report(number=work.number, next=work.start, outcome="done")
         try:
             post = self._post(work, duty)
-        except UnknownStream:
-            # The group will hear of it.
+        except UnknownStream as gone:
+            if gone.name in self._kits[work.computation].computation.outputs:
+                reason = str(gone)
+                return Report(number=work.number, next=work.start, outcome="stopped", reason=reason)
+            # An input: the group will hear of it.
             return Report(number=work.number, next=work.start, outcome="fenced")
         ask = partial(self._desk.failed, self.number)
         report = post.work(work, hand, ask)
         self.hand = None
         if not post.is_sound or work.closing:
             del self._posts[duty]
+            post.close()
         return report
 
     def _has(self, duty: Duty, token: bytes) -> bool:
@@ -95,13 +104,17 @@ class Lane:
             raise UnknownStream(work.stream)
         while len(self._posts) >= POSTS_KEPT:
             self._posts.popitem(last=False)[1].close()
+        kit = self._kits[work.computation]
+        # Looked up anew: a stream of the same name may be another one by now.
+        kit = replace(kit, targets=targets_of(self._backend, kit.computation))
         post = self._posts[duty] = Post(
             self._backend,
-            self._kits[work.computation],
+            kit,
             Grant(work.computation, info, work.shard, work.token),
             replica=self._replica,
             lane=self.number,
             loop=self._loop,
+            budget=self._budget,
             tells_origins=self._tells_origins,
         )
         return post

@@ -23,6 +23,7 @@ from penstock.core.batch import Batch, Row
 from penstock.core.errors import (
     BadOutput,
     BadRecord,
+    Damaged,
     Fenced,
     Invalid,
     NoRetry,
@@ -43,7 +44,7 @@ from penstock.run.letters import letter
 from penstock.run.outputs import MOST_BYTES, ORIGIN, Mark, Outputs
 from penstock.run.protocol import Failed, Outcome, Report, Verdict, Work
 from penstock.run.rows import now_ms
-from penstock.run.state import State
+from penstock.run.state import Budget, State
 from penstock.run.tracing import spans
 
 log = logging.getLogger("penstock")
@@ -103,6 +104,7 @@ class Post:
         replica: str,
         lane: int,
         loop: Loop,
+        budget: Budget,
         tells_origins: bool,
     ) -> None:
         self.grant = grant
@@ -113,7 +115,7 @@ class Post:
         self._tells_origins = tells_origins
         codec = find_codec(grant.stream.codec)
         self._decode = codec.decode, getattr(codec, "decode_many", None)
-        self._state = State(backend, grant)
+        self._state = State(backend, grant, budget)
         self._out = Outputs(kit.computation.name, kit.targets)
         self._ctx = Context(
             computation=kit.computation.name,
@@ -144,6 +146,10 @@ class Post:
                     self._work_together(work, tally, hand, ask)
                 else:
                     self._work_through(work, tally, hand, ask)
+        except Damaged as why:
+            # Trying again does not mend it: a person has to look.
+            self._drop(tally)
+            tally.outcome, tally.reason, tally.trouble = "stopped", str(why), 1
         except (Fenced, OffsetOutOfRange):
             # The next grant begins at the true checkpoint, and behind what was dropped meanwhile.
             tally.outcome = "fenced"
@@ -300,6 +306,7 @@ class Post:
             at = reading.next
         if not batches:
             return
+        batches, at = _to_first_flag(batches, at)
         records = [record for batch in batches for record in batch.records()]
         troubled = self._attempts if self._attempts.offset == work.start else None
         last = batches[-1]
@@ -326,6 +333,7 @@ class Post:
         if done:
             tally.next = at
             tally.at_ms = last.timestamps[-1]
+            self._act_on(last, len(last) - 1, tally, hand)
         self._seal(self._mark_in_hand())
 
     # Failures
@@ -643,6 +651,17 @@ class Post:
         if len(records) == 1:
             return str(first)
         return str(Slice(first.stream, first.shard, first.offset, records[-1].offset + 1))
+
+
+def _to_first_flag(batches: list[Batch], behind: int) -> tuple[list[Batch], int]:
+    """The batches up to the first record whose flags ask for something, and where to go on."""
+    for at, batch in enumerate(batches):
+        for row in _flagged(batch)[:1]:
+            following = batch.offsets[row] + 1
+            if row + 1 == len(batch):
+                following = batches[at + 1].offsets[0] if batches[at + 1 :] else behind
+            return [*batches[:at], batch.part(0, row + 1)], following
+    return batches, behind
 
 
 def _flagged(batch: Batch) -> list[int]:

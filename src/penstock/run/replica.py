@@ -85,7 +85,7 @@ class Replica:
         self.name = name
         self.kits = kits
         self._backend = backend
-        self._memberships = memberships
+        self._memberships = dict(memberships)
         self._handler_s_max = handler_s_max
         self._positions = {n: Positions(backend, kit.computation.start) for n, kit in kits.items()}
         self._bell = Bell()
@@ -110,6 +110,8 @@ class Replica:
         self._ending_s: float | None = None
         self._asked_to_end: float | None = None
         self._watching = True
+        self.failures: dict[str, PenstockError] = {}
+        """Computations that ended here, and why."""
         self.failure: BaseException | None = None
         """Why it ended, if that was a mistake."""
         self.ended = threading.Event()
@@ -159,15 +161,20 @@ class Replica:
                 self._turn()
         except BaseException as why:
             self.failure = why
-            if not isinstance(why, PenstockError):
+            if isinstance(why, PenstockError):
+                log.error("replica %s ends: %s", self.name, why)
+            else:
                 log.exception("replica %s ends by a mistake", self.name)
         finally:
             self._leave()
 
     def _turn(self) -> None:
         self._check_ending()
-        for name, membership in self._memberships.items():
-            self._hear(name, membership)
+        for name in list(self._memberships):
+            try:
+                self._hear(name, self._memberships[name])
+            except PenstockError as why:
+                self._give_up(name, why)
         self._begin_all()
         self._look_after_lanes()
         self._heed_calls()
@@ -187,6 +194,8 @@ class Replica:
             return
         until_s = self.dispatcher.clock() + self._asked_to_end
         self._asked_to_end = None
+        if self._ending_s is None:
+            self._gave_up = False  # what was late before has nothing to do with this
         if self._ending_s is None or until_s < self._ending_s:
             self._ending_s = until_s
             self._to_begin.clear()  # freed by leaving
@@ -227,6 +236,24 @@ class Replica:
                     self._to_begin.pop((duty, grant.token), None)
                     self._cut(self.dispatcher.lose(duty, grant.token, until_s))
 
+    def _give_up(self, name: str, why: PenstockError) -> None:
+        """A computation cannot go on here: its input is deleted, or another took its place. The
+        others go on."""
+        log.error("computation %s ends in %s: %s", name, self.name, why)
+        self.failures[name] = why
+        until_s = self.dispatcher.clock() + self._handler_s_max
+        for hold, _ in self.dispatcher.holds():
+            if hold.duty.computation == name:
+                self._cut(self.dispatcher.lose(hold.duty, hold.token, until_s))
+        self._to_begin = {k: b for k, b in self._to_begin.items() if k[0].computation != name}
+        self._calls = [(at_s, call) for at_s, call in self._calls if call.duty.computation != name]
+        membership = self._memberships.pop(name)
+        with suppress(PenstockError):  # it is not there any more
+            membership.leave()
+        if not self._memberships:
+            self.failure = why
+            self.end(0.0)
+
     def _cut(self, given: Given | None) -> None:
         if given is not None:
             self._lanes.cut(given.lane, given.number)
@@ -251,7 +278,9 @@ class Replica:
                 del self._to_begin[key]  # the group will hear of it
                 continue
             stored = self._stored_attempts(grant)
-            if stored.stopped:  # who stopped it died before the group heard of it
+            if (
+                stored.stopped and stored.offset >= at
+            ):  # who stopped it died before the group heard of it
                 del self._to_begin[key]
                 stopped = Report(number=0, next=at, outcome="stopped", reason=stored.reason)
                 self._calls.append((0.0, Call(key[0], grant, stopped)))
@@ -344,8 +373,11 @@ class Replica:
 
     def _heed(self, call: Call) -> None:
         duty, grant, report = call
-        membership = self._memberships[duty.computation]
+        membership = self._memberships.get(duty.computation)
+        if membership is None:
+            return
         if report is not None and report.outcome == "stopped":
+            self._note_stop(duty, grant, report)
             membership.stop(grant)
             self._stopped(duty, grant, report)
         elif report is not None and report.rewind is not None:
@@ -353,6 +385,16 @@ class Replica:
                 membership.move(grant, report.rewind)
         else:
             membership.fence(grant)
+
+    def _note_stop(self, duty: Duty, grant: Grant, report: Report) -> None:
+        """Why, if the lane could not store it itself."""
+        charge = self.dispatcher.charge(duty, grant.token)
+        if charge is None or charge.attempts.stopped:
+            return
+        code = self.kits[duty.computation].code
+        known = charge.attempts.failed_again(report.next, now_ms(), code, report.reason)
+        charge.attempts = known._replace(stopped=True)
+        self._note(duty, grant.token, lambda known: known)
 
     def _stopped(self, duty: Duty, grant: Grant, report: Report) -> None:
         name = duty.computation

@@ -106,9 +106,14 @@ class Running:
             self.replica.ended.wait(CAUGHT_UP_S)
             if on_tick is not None:
                 on_tick()
-        if self.replica.failure is not None:
-            raise self.replica.failure
+        self._raise_failure()
         return True
+
+    def _raise_failure(self) -> None:
+        """Once: whoever hears of it first."""
+        failure, self.replica.failure = self.replica.failure, None
+        if failure is not None:
+            raise failure
 
     def stop(self, timeout: Duration = STOP_S) -> bool:
         """Let the records in hand end, commit, leave the groups: True if all ended in time, False
@@ -116,6 +121,7 @@ class Running:
         self._forget_sigterm()
         clean = self.replica.stop(seconds(timeout))
         self.close()
+        self._raise_failure()
         return clean
 
     def close(self) -> None:
@@ -137,6 +143,8 @@ class Running:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+        if error is None:
+            self._raise_failure()
 
 
 def start(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any
 
@@ -12,7 +13,6 @@ from penstock.core.errors import BadValue
 from penstock.core.ports import Backend, Grant
 from penstock.core.transaction import VALUE_BYTES_MAX, state_entry
 
-CACHE_BYTES_MAX = 16 * 1024 * 1024
 FULL_BYTES = 1024 * 1024
 """With so much changed, the slice ends behind the record in hand."""
 MOST_BYTES = 3 * 1024 * 1024
@@ -23,18 +23,35 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
 
 
+class Budget:
+    """How much of their states the shards of a lane may keep in memory, together."""
+
+    def __init__(self, nbytes_max: int) -> None:
+        self._nbytes_max = nbytes_max
+        self._nbytes = 0
+        self.sharing: weakref.WeakValueDictionary[int, State] = weakref.WeakValueDictionary()
+
+    def spend(self, nbytes: int) -> None:
+        self._nbytes += nbytes
+        if self._nbytes > self._nbytes_max:
+            self._nbytes = 0
+            for state in list(self.sharing.values()):
+                state.forget()
+
+
 class State(MutableMapping[str, Any]):
     """``state`` of a handler: text to anything that MessagePack can hold. What was changed inside
     a value is kept only if the value is set again.
 
     One lane at a time uses it; it holds for one grant."""
 
-    def __init__(self, backend: Backend, grant: Grant) -> None:
+    def __init__(self, backend: Backend, grant: Grant, budget: Budget) -> None:
         self._backend = backend
+        self._budget = budget
+        budget.sharing[id(self)] = self
         self._place = grant.group, grant.stream.id, grant.shard
         self._known: dict[str, bytes | None] = {}
         """What is committed, as far as it was looked at."""
-        self._known_bytes = 0
         self._changed: dict[str, bytes | None] = {}
         """Not yet committed; None: removed."""
         self._undo: list[tuple[int, str, Any]] = []
@@ -106,11 +123,12 @@ class State(MutableMapping[str, Any]):
 
     def committed(self) -> None:
         self._known |= self._changed
-        self._known_bytes += self._changed_bytes
+        self._budget.spend(self._changed_bytes)
         self.drop()
-        if self._known_bytes > CACHE_BYTES_MAX:
-            self._known.clear()
-            self._known_bytes = 0
+
+    def forget(self) -> None:
+        """What is committed can be looked up again."""
+        self._known.clear()
 
     def drop(self) -> None:
         """Nothing of what was changed came to be."""
@@ -133,7 +151,7 @@ class State(MutableMapping[str, Any]):
         row = self._backend.get(keys.state_key(*self._place, key.encode()))
         data = None if row is None else state_entry(row.value)[1]
         self._known[key] = data
-        self._known_bytes += _size(key, data)
+        self._budget.spend(_size(key, data))
         return data
 
     def _change(self, key: str, data: bytes | None) -> None:

@@ -144,10 +144,10 @@ class Crew:
             del self._due[slot]
             self.start(slot)
 
-    def heal(self) -> None:
-        """Nobody stands still any more."""
+    def wake_zombies(self) -> None:
+        """Those that a fail point has stopped go on."""
         for life in self.lives.values():
-            if life.resume_s is not None:
+            if life.resume_s is not None and ":stop" in life.fail:
                 self.resume(life)
 
     def end_all(self) -> None:

@@ -266,7 +266,7 @@ class FailingContract(AtWork):
         until(running.stopped, "it stops", 10)
         assert effects.count("begin", offset=2) == 2
         assert origins(hub) == whole(1, 2)
-        assert running.counters["serve"].stopped == 1
+        until(lambda: running.counters["serve"].stopped == 1, "it is counted", 10)
 
     def test_a_record_in_the_middle_of_a_slice_that_takes_too_long_is_given_up(
         self, hub: Hub, run: Run, effects: Effects, gates: Gates

@@ -103,13 +103,13 @@ class GivingUpContract(AtWork):
 
     def test_dead_letters_long_ago_stop_nothing(self, hub: Hub, run: Run) -> None:
         stream = orders(hub)
-        for _ in range(4):
+        for _ in range(2):
             stream.append(BAD)
             stream.append_many((None, None) for _ in range(1_000))
         policy = {"retries": 0, "then": "dead-letter", "dead_letters_max": 1}
         running = run(shop, policy=policy)
         assert running.wait("20s", until_caught_up=True)
-        assert (len(read(hub, LETTERS)), running.stopped()) == (4, {})
+        assert (len(read(hub, LETTERS)), running.stopped()) == (2, {})
 
     def test_a_dead_letter_that_cannot_be_stored_stops_the_shard(
         self, hub: Hub, run: Run, caplog: pytest.LogCaptureFixture
