@@ -78,7 +78,7 @@ def test_a_row_of_the_feature_list_names_a_test_that_exists() -> None:
 
 def _contracts() -> str:
     folder = ROOT / "src/penstock/testing/contracts"
-    return "\n".join(path.read_text() for path in folder.glob("*.py"))
+    return "\n".join(path.read_text() for path in folder.rglob("*.py"))
 
 
 def test_a_guarantee_names_a_test_that_exists() -> None:

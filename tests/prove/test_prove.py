@@ -107,7 +107,7 @@ def test_replicas_that_are_not_fenced_are_found_out(
         again="",
         seed=seed(),
         kills=0,
-        records=6000,
+        records=3000,
         replicas=2,
         fails=["lane.before-commit:stop@6"],
         extra=broken(tmp_path / "broken", "fencing"),

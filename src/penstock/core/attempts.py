@@ -22,6 +22,9 @@ CAREFUL_AFTER = 2
 CAREFUL_STEP = 64
 """of so many records, and after one more death within such a step, record by record."""
 
+NO_RECORD = 2**63 - 1
+"""The offset of attempts at a call that is about no record: ``init``, ``on_timer``."""
+
 _HEAD = struct.Struct(">BBQIIQ")
 _WORKING, _NAMED, _STOPPED = 1, 2, 4
 _FLAGS = _WORKING | _NAMED | _STOPPED

@@ -164,7 +164,8 @@ class Proof:
             return [life for life in free if watch.at_work(life.name)]
 
         least = min(2, self._order.replicas)
-        self._until(crew, watch, load, lambda: len(working()) >= least, VICTIM_S_MAX)
+        if not self._until(crew, watch, load, lambda: len(working()) >= least, VICTIM_S_MAX):
+            self._until(crew, watch, load, lambda: bool(working()), BEGIN_S_MAX)
         chosen = sorted(working(), key=lambda life: (life.slot - deed.slot) % self._order.replicas)
         if not chosen:
             return
@@ -213,6 +214,9 @@ class Proof:
         self, hearing: Hearing, load: Load, crew: Crew, caught_up: bool, notes: list[str]
     ) -> Certificate:
         order = self._order
+        done = sum(self._done.values())
+        if done < order.kills:
+            notes.append(f"only {done} of {order.kills} disturbances: nobody was at work")
         if not caught_up:
             notes.append("what was still to be done counts as lost")
         if hearing.stopped:
