@@ -400,8 +400,8 @@ def test_what_was_started_is_gone_after_the_end(hub: Hub, start: Start, effects:
     assert running.stop()
     assert not _lanes()
     ours = ("penstock-switchboard", "penstock-line", "penstock-work", "penstock-replica")
-    assert not [name for name in _threads() if name.startswith(ours)]
-    assert _files() <= open_files
+    until(lambda: not [n for n in _threads() if n.startswith(ours)], "no thread", 5, _threads)
+    until(lambda: _files() <= open_files, "no file is left open", 5)
 
 
 # What does not begin

@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.codec.registry import find_codec
-from penstock.core.attempts import REASON_CHARS_MAX, Attempts
+from penstock.core.attempts import NO_RECORD, REASON_CHARS_MAX, Attempts
 from penstock.core.batch import Batch, Row
 from penstock.core.errors import (
     BadOutput,
@@ -41,7 +41,7 @@ from penstock.run.hand import Hand
 from penstock.run.instance import Instance, Loop
 from penstock.run.kit import Kit
 from penstock.run.letters import letter
-from penstock.run.outputs import MOST_BYTES, ORIGIN, Mark, Outputs
+from penstock.run.outputs import MOST_BYTES, ORIGIN, Mark, Outputs, Overflow
 from penstock.run.protocol import Failed, Outcome, Report, Verdict, Work
 from penstock.run.rows import now_ms
 from penstock.run.state import Budget, State
@@ -80,6 +80,8 @@ class _Tally:
     rewind: int | None = None
     trouble: int | None = None
     """So many attempts at the record at `next` have failed; 0 for a poison pill."""
+    is_call: bool = False
+    """Or rather at a call that is about no record."""
     stored: tuple[int, int, int] = (0, 0, 0)
     """Of records, skipped ones and dead letters: how many are stored."""
 
@@ -169,7 +171,7 @@ class Post:
         self._is_closed = True
         try:
             self._instance.close()
-        except Exception:
+        except (Exception, Overflow):
             self._take_back(0)
             log.exception("close of %s failed", self._kit.computation.name)
 
@@ -191,8 +193,9 @@ class Post:
             self._seal(Mark(lambda _: now_ms()))
             return
         for key in self._ctx.due():
-            self._ctx.cancel_timer(key)
-            if not self._tried(partial(self._instance.on_timer, key), tally, ask):
+            cancel = partial(self._ctx.cancel_timer, key)
+            cancel()
+            if not self._tried(partial(self._instance.on_timer, key), tally, ask, cancel):
                 return
         if work.step:
             noted = self._noted(self._attempts, work)
@@ -200,17 +203,29 @@ class Post:
                 self._store(tally, noted)
                 self._attempts = noted
 
-    def _tried(self, call: Callable[[], None], tally: _Tally, ask: Ask) -> bool:
-        """Whether a call that is about no record went well; else what becomes of the shard."""
+    def _tried(
+        self,
+        call: Callable[[], None],
+        tally: _Tally,
+        ask: Ask,
+        on_skip: Callable[[], None] = lambda: None,
+    ) -> bool:
+        """Whether a call that is about no record went well, or is left out; else the slice ends."""
+        failure: BaseException | None = None
         try:
             call()
         except BaseException as error:
+            failure = error
+        if self._out.overflows:  # what is before it leaves first, then it is called again
             self._take_back(0)
-            self._judged(tally, error, ask, [])
-            return not tally.ends
-        finally:
-            self._seal(Mark(lambda _: now_ms()))
-        return True
+            tally.ends = True
+        elif failure is not None:
+            self._take_back(0)
+            self._judged(tally, failure, ask, [])
+            if not tally.ends:
+                on_skip()
+        self._seal(Mark(lambda _: now_ms()))
+        return not tally.ends
 
     def _work_through(self, work: Work, tally: _Tally, hand: Hand, ask: Ask) -> None:
         """Record by record."""
@@ -319,16 +334,21 @@ class Post:
                 given = _arrow(batches) if self._instance.wants_arrow else records
                 with hand:
                     self._instance.together(given)
-                done = True
-                tally.records += len(records)
+                done = not self._out.overflows
             except BaseException as error:
-                self._take_back(0)
-                if isinstance(error, Rewind) and self._goes_back(error, records[-1].offset):
+                if self._out.overflows:
+                    pass  # see below
+                elif isinstance(error, Rewind) and self._goes_back(error, records[-1].offset):
+                    self._take_back(0)
                     tally.ends, tally.outcome = True, "rewound"
                     tally.rewind = error.offset if error.offset < work.start else None
-                elif self._judged(tally, error, ask, records):
-                    tally.records += len(records)
-                    done = True
+                else:
+                    self._take_back(0)
+                    done = bool(self._judged(tally, error, ask, records))
+            if self._out.overflows:  # what is before it leaves first
+                self._take_back(0)
+                tally.ends = True
+            tally.records += len(records) if done else 0
         failpoint("lane.after-handler")
         if done:
             tally.next = at
@@ -353,6 +373,7 @@ class Post:
         row: int = 0,
     ) -> bool:
         policy = self._kit.policy
+        self._follow_row(row)
         self._attempts = attempts._replace(offset=-1)  # judged once
         deadly = attempts.named and attempts.deaths >= policy.deaths
         if deadly:
@@ -387,7 +408,7 @@ class Post:
         hopeless = (NoRetry, BadOutput, Rewind, *self._kit.policy.no_retry)
         reason = _reason(error)
         stack = "".join(traceback.format_exception(error))
-        same = self._attempts.offset == tally.next
+        same = self._attempts.offset == (tally.next if records else NO_RECORD)
         failed = (self._attempts.failed if same else 0) + 1
         return self._decided(
             tally, failed, not isinstance(error, hopeless), reason, stack, ask, records, row
@@ -411,7 +432,7 @@ class Post:
         if verdict.action == "retry":
             log.warning("%s: %s failed, attempt %d: %s", name, where, failed, reason)
             tally.outcome, tally.wait_s, tally.ends = "parked", verdict.wait_s, True
-            tally.reason, tally.trouble = reason, failed
+            tally.reason, tally.trouble, tally.is_call = reason, failed, not records
             return 0
         log.error(
             "%s: %s failed for good, attempt %d: %s",
@@ -430,6 +451,7 @@ class Post:
         if verdict.action == "stop":
             self._take_back(row)
             tally.outcome, tally.ends, tally.trouble = "stopped", True, failed
+            tally.is_call = not records
             tally.reason = f"{verdict.why}: {reason}" if verdict.why else reason
             return 0
         what = "skipped" if verdict.action == "skip" or not records else "dead-lettered"
@@ -528,13 +550,14 @@ class Post:
         before = Attempts.decoded(work.attempts) if work.attempts else Attempts(working=True)
         if tally.trouble is not None:
             code = self._kit.code if tally.trouble else ""
-            after = before.failed_again(tally.next, now_ms(), code, tally.reason)
+            offset = NO_RECORD if tally.is_call else tally.next
+            after = before.failed_again(offset, now_ms(), code, tally.reason)
             stopped = tally.outcome == "stopped"
             return after._replace(failed=tally.trouble, working=True, stopped=stopped)
         if work.step and tally.next > work.start:
             return self._attempts.stepped(tally.next, self._kit.policy.deaths)
         troubled = before.failed or before.deaths or before.named
-        passed = troubled and tally.next > before.offset
+        passed = troubled and (tally.next > before.offset or before.offset == NO_RECORD)
         return Attempts(tally.next, working=True) if passed else None
 
     def _store(self, tally: _Tally, attempts: Attempts | None, spent_s: float = 0.0) -> None:
@@ -597,12 +620,19 @@ class Post:
     # Small things
 
     def _follow(self, hand: Hand, row: Callable[[], int] | None) -> None:
-        self._number = hand.number
+        self._number, self._hand = hand.number, hand
         told = row or (lambda: 0)
         left, last = (told, 0) if row is None else hand.rows_left
         self._out.follow(left, last, hand.cut)
         self._state.follow(told, hand.cut)
         self._ctx.follow(told)
+
+    def _follow_row(self, row: int) -> None:
+        """What comes now belongs to this row."""
+        cut = self._hand.cut
+        self._out.follow(lambda: 0, row, cut)
+        self._state.follow(lambda: row, cut)
+        self._ctx.follow(lambda: row)
 
     def _take_back(self, row: int) -> None:
         self._out.take_back(row)

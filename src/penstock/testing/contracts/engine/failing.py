@@ -31,6 +31,7 @@ from penstock.testing.contracts.engine.samples import (
     hooked,
     hooked_badly,
     never_made,
+    retelling,
     shop,
 )
 from penstock.testing.faults.children import until
@@ -180,6 +181,20 @@ class FailingContract(AtWork):
         until(running.stopped, "it stops", 10)
         assert effects.count("failure") == 1
         assert values(hub) == [{"from": "shop/orders:0+0"}]
+
+    def test_what_on_retry_makes_is_kept_only_with_its_attempt(
+        self, hub: Hub, run: Run, effects: Effects, gates: Gates
+    ) -> None:
+        """Also if the record is not the first of its slice."""
+        stream = orders(hub)
+        bad = {"wait": "never", "waits": 1, "fails": 2}
+        stream.append_many((bad if n == 3 else None, None) for n in range(6))
+        running = run(retelling, policy={"timeout": "200ms", "delay": "10ms"})
+        assert running.wait("10s", until_caught_up=True)
+        assert effects.count("begin", offset=3) == 3
+        assert [value for value in values(hub) if "retry" in value] == [{"retry": 3}]
+        assert stored_state(hub, "Retelling") == {"retries": 1}
+        assert origins(hub) == whole(1, 6)
 
     def test_hooks_that_fail_change_nothing(self, hub: Hub, run: Run) -> None:
         stream = orders(hub)

@@ -311,6 +311,22 @@ class Hooked:
 hooked = Topology(Hooked)
 
 
+@computation(inputs=ORDERS, outputs=BILLS)
+class Retelling:
+    """Its hook makes outputs and state of its own."""
+
+    def process(self, record: Record, out: Outputs, ctx: Context) -> None:
+        _obey(record, ctx)
+        out.append(BILLS, {"from": str(record.id)})
+
+    def on_retry(self, record: Record, failure: str, out: Outputs, state: State) -> None:
+        out.append(BILLS, {"retry": record.offset})
+        state["retries"] = state.get("retries", 0) + 1
+
+
+retelling = Topology(Retelling)
+
+
 @computation(inputs=ORDERS, outputs=BILLS, name="Hooked")
 class HookedBadly:
     """Its hooks fail themselves."""
@@ -371,15 +387,17 @@ class Timed:
             ctx.set_timer(key, after)
         for key in asked.get("cancel", ()):
             ctx.cancel_timer(key)
-        if asked.get("fails"):
+        if _before(ctx, record) <= asked.get("fails", 0):
             raise ValueError("whatever was set")
 
     def on_timer(self, key: str, out: Outputs, ctx: Context, state: State) -> None:
         before = sum(1 for e in told(ctx) if e.what == "timer" and e.facts["key"] == key)
         tell(ctx, "timer", key=key)
         state[key] = state.get(key, 0) + 1
-        out.append(BILLS, {"timer": key, "shard": ctx.shard.index, "nth": state[key]})
-        if key.startswith("bad") and before == 0:
+        fill = b"x" * 2_500_000 if key.startswith("large") else b""
+        made = {"timer": key, "shard": ctx.shard.index, "nth": state[key]}
+        out.append(BILLS, made, headers=[("fill", fill)])
+        if key.startswith("never") or (key.startswith("bad") and before < len(key) - 2):
             raise ValueError("not yet")
         if key.startswith("again") and before < 2:
             ctx.set_timer(key, "10ms")

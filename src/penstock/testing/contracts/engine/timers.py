@@ -75,6 +75,42 @@ class TimersContract(AtWork):
         begun = effects.of("begin", offset=0)[0]
         assert effects.of("timer")[0].at_s - begun.at_s >= 0.06
 
+    def test_a_timer_that_is_given_up_is_not_called_again(
+        self, hub: Hub, run: Run, effects: Effects
+    ) -> None:
+        stream = orders(hub)
+        stream.append({"timers": {"never": "1ms", "last": "100ms"}})
+        running = run(timed, policy={"retries": 1, "delay": "0s", "then": "skip"})
+        until(lambda: values(hub), "the other comes", 10)
+        calls = [effect.facts["key"] for effect in effects.of("timer")]
+        assert calls == ["never", "never", "last"]
+        assert running.counters["Timed"].failures == 2
+        assert values(hub) == [{"timer": "last", "shard": 0, "nth": 1}]
+
+    def test_what_a_timer_failed_is_not_charged_to_a_record(
+        self, hub: Hub, run: Run, effects: Effects
+    ) -> None:
+        stream = orders(hub)
+        stream.append({"timers": {"badd": "1ms"}})
+        running = run(timed, policy={"retries": 2, "delay": "100ms", "then": "skip"})
+        until(lambda: effects.count("timer") == 1, "it fails once, and will again", 10)
+        stream.append({"fails": 2})
+        assert running.wait("10s", until_caught_up=True)
+        assert effects.count("timer") == 3
+        assert effects.count("begin", offset=1) == 3, "it has all its retries"
+        assert running.counters["Timed"].skipped == 0
+        assert (running.counters["Timed"].failures, running.counters["Timed"].retries) == (4, 2)
+
+    def test_timers_that_do_not_fit_one_commit_take_two(
+        self, hub: Hub, run: Run, effects: Effects
+    ) -> None:
+        orders(hub).append({"timers": {"large a": "1ms", "large b": "1ms"}})
+        running = run(timed)
+        until(lambda: len(values(hub)) >= 2, "both came", 10)
+        assert sorted(value["timer"] for value in values(hub)) == ["large a", "large b"]
+        assert [value["nth"] for value in values(hub)] == [1, 1]
+        assert running.counters["Timed"].lanes_lost == 0
+
     def test_a_timer_is_kept_when_another_lane_goes_on(
         self, hub: Hub, run: Run, effects: Effects, gates: Gates
     ) -> None:

@@ -1,0 +1,27 @@
+"""The contract of engines, on lanes that are processes."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from penstock.backends.lmdb.backend import LmdbBackend
+from penstock.run.running import start
+from penstock.testing.contracts.engine.all import EngineContract
+from penstock.testing.contracts.engine.at_work import Engine
+from penstock.testing.contracts.subject import Opening
+
+
+@pytest.mark.slow
+class TestProcesses(EngineContract):
+    KILLS = True
+
+    @pytest.fixture
+    def opening(self, tmp_path: Path) -> Opening:
+        return lambda: LmdbBackend(tmp_path / "hub")
+
+    @pytest.fixture
+    def engine(self) -> Engine:
+        return partial(start, processes=True)
