@@ -8,6 +8,9 @@ from operator import length_hint
 from penstock.core.batch import Batch
 from penstock.core.model import Record
 
+APART = -1
+"""The offset in hand while a call is about no record."""
+
 
 class Hand:
     """Used by its lane; `cut` and `offset` by any thread.
@@ -19,7 +22,8 @@ class Hand:
         self.number = number
         self.is_cut = False
         self.is_busy = False
-        """The user's code is at work, with a record in hand."""
+        """The user's code is at work."""
+        self._is_apart = False
         self._start = start
         self._batch: Batch | None = None
         self._gate: list[Batch] = []
@@ -56,9 +60,11 @@ class Hand:
 
     @property
     def offset(self) -> int | None:
-        """Of the record in hand; None if there is none."""
+        """Of the record in hand; None if the user's code is not at work."""
         if not self.is_busy:
             return None
+        if self._is_apart:
+            return APART
         batch, row = self._batch, self.given - 1
         if batch is None or not 0 <= row < len(batch):
             return self._start
@@ -70,7 +76,12 @@ class Hand:
         return self
 
     def __exit__(self, *why: object) -> None:
-        self.is_busy = False
+        self.is_busy = self._is_apart = False
+
+    def apart(self) -> Hand:
+        """For a call that is about no record."""
+        self._is_apart = True
+        return self
 
     def cut(self) -> None:
         """No further record of this slice."""

@@ -26,6 +26,7 @@ from penstock.run.bell import Bell
 from penstock.run.dispatcher import Call, Dispatcher
 from penstock.run.engine import Lanes
 from penstock.run.groups import Groups
+from penstock.run.hand import APART
 from penstock.run.kit import Kit
 from penstock.run.positions import Positions
 from penstock.run.protocol import Report
@@ -444,14 +445,18 @@ class Replica:
             if timeout_s is None:
                 continue
             if known and seen.offset is not None and now_s - seen.since_s > timeout_s:
-                self._timed_out(given, seen.offset, timeout_s)
+                if seen.offset == APART:
+                    self._unheard(given)
+                else:
+                    self._timed_out(given, seen.offset, timeout_s)
             elif not known and now_s - seen.since_s > timeout_s + UNHEARD_S:
                 self._unheard(given)
 
     def _unheard(self, given: Given) -> None:
-        """Nobody knows which record it hangs at: that is found as if its process had died."""
+        """It hangs, at a record that is not known or at none: that is dealt with as if its process
+        had died."""
         if self.dispatcher.lane_lost(given.lane, given.number) is not None:
-            log.warning("lane %d says nothing any more: it is given up", given.lane)
+            log.warning("lane %d hangs with %s: it is given up", given.lane, given.duty)
             self._lanes.kill(given.lane)
             self._fence(given.duty, given.token)
 

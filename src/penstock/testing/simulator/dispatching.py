@@ -314,9 +314,7 @@ class _Dispatching:
         parked_s = now_s + world.about(2.0) if self.trouble and world.chance(0.1) else None
         most = 1 if self.trouble and world.chance(0.2) else 0
         world.note(None, "grant", duty, shard.token, "from", shard.next)
-        self.dispatch.begin(
-            duty, shard.token, shard.next, end, now_s, parked_s=parked_s, most=most
-        )
+        self.dispatch.begin(duty, shard.token, shard.next, end, now_s, parked_s=parked_s, most=most)
         self.book.told[duty] = Told(
             duty, shard.token, shard.next, max(end, shard.next), now_s, parked_s, most
         )
