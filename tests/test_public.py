@@ -15,7 +15,7 @@ import pytest
 
 import penstock
 import penstock.codec
-import penstock.run
+import penstock.runtime
 from penstock.core import errors
 
 
@@ -128,7 +128,7 @@ DOCUMENTED = [
     "penstock",
     *(
         f"{room.__name__}.{module.name}"
-        for room in (penstock.run, penstock.codec)
+        for room in (penstock.runtime, penstock.codec)
         for module in pkgutil.iter_modules(room.__path__)
     ),
 ]
@@ -155,9 +155,9 @@ def test_there_are_examples_for_the_first_steps() -> None:
     }
     assert {
         "penstock",
-        "penstock.run.opening.open",
-        "penstock.run.stream.Stream.append",
-        "penstock.run.stream.Stream.read",
-        "penstock.run.stream.Stream.appender",
+        "penstock.runtime.opening.open",
+        "penstock.runtime.stream.Stream.append",
+        "penstock.runtime.stream.Stream.read",
+        "penstock.runtime.stream.Stream.appender",
         "penstock.codec.registry.register_codec",
     } <= with_examples

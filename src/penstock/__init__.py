@@ -71,17 +71,17 @@ if TYPE_CHECKING:  # what below is loaded when first asked for, told to type che
     from penstock.core.policy import Policy
     from penstock.core.schema import SCHEMA
     from penstock.core.topology import Topology
-    from penstock.run.appender import Appender, Pending
-    from penstock.run.consumer import Consumer
-    from penstock.run.context import Context
-    from penstock.run.groups import Groups
-    from penstock.run.hub import Hub
-    from penstock.run.opening import open
-    from penstock.run.outputs import Outputs
-    from penstock.run.running import Running, start
-    from penstock.run.settings import RunSettings
-    from penstock.run.state import State
-    from penstock.run.stream import Stream
+    from penstock.runtime.appender import Appender, Pending
+    from penstock.runtime.consumer import Consumer
+    from penstock.runtime.context import Context
+    from penstock.runtime.groups import Groups
+    from penstock.runtime.hub import Hub
+    from penstock.runtime.opening import open
+    from penstock.runtime.outputs import Outputs
+    from penstock.runtime.running import Running, run, start
+    from penstock.runtime.settings import RunSettings
+    from penstock.runtime.state import State
+    from penstock.runtime.stream import Stream
 
 __version__ = "0.1.0"
 
@@ -89,26 +89,27 @@ __version__ = "0.1.0"
 _LATER = {
     "SCHEMA": "penstock.core.schema",
     "Allocator": "penstock.core.assign",
-    "Appender": "penstock.run.appender",
+    "Appender": "penstock.runtime.appender",
     "Computation": "penstock.core.computation",
-    "Consumer": "penstock.run.consumer",
-    "Context": "penstock.run.context",
-    "Groups": "penstock.run.groups",
-    "Hub": "penstock.run.hub",
-    "Outputs": "penstock.run.outputs",
-    "Pending": "penstock.run.appender",
+    "Consumer": "penstock.runtime.consumer",
+    "Context": "penstock.runtime.context",
+    "Groups": "penstock.runtime.groups",
+    "Hub": "penstock.runtime.hub",
+    "Outputs": "penstock.runtime.outputs",
+    "Pending": "penstock.runtime.appender",
     "Policy": "penstock.core.policy",
-    "RunSettings": "penstock.run.settings",
-    "Running": "penstock.run.running",
-    "State": "penstock.run.state",
-    "Stream": "penstock.run.stream",
+    "RunSettings": "penstock.runtime.settings",
+    "Running": "penstock.runtime.running",
+    "State": "penstock.runtime.state",
+    "Stream": "penstock.runtime.stream",
     "Topology": "penstock.core.topology",
     "capped": "penstock.core.assign",
     "computation": "penstock.core.computation",
     "kiel": "penstock.core.assign",
-    "open": "penstock.run.opening",
+    "open": "penstock.runtime.opening",
     "register_codec": "penstock.codec.registry",
-    "start": "penstock.run.running",
+    "run": "penstock.runtime.running",
+    "start": "penstock.runtime.running",
 }
 
 __all__ = [
@@ -188,6 +189,7 @@ __all__ = [
     "kiel",
     "open",
     "register_codec",
+    "run",
     "start",
 ]
 

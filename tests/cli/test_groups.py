@@ -30,7 +30,7 @@ from penstock.core.events import (
 )
 from penstock.core.model import ShardId, Slice
 from penstock.core.ports import Commit, Grant
-from penstock.run.coordinator import Coordinator
+from penstock.runtime.coordinator import Coordinator
 from tests.cli.test_commands import Shell
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from penstock import Topology, computation
 from penstock.core.model import Record
-from penstock.run.context import Context
-from penstock.run.outputs import Outputs
+from penstock.runtime.context import Context
+from penstock.runtime.outputs import Outputs
 
 MADE = {"shards": 4, "codec": "json"}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock import Topology, computation
-from penstock.run import processes
+from penstock.runtime import processes
 
 if processes.in_lane:
     raise ValueError("no table\nof prices here")

@@ -21,10 +21,10 @@ import pytest
 
 import penstock
 from penstock.core.errors import BadSetting, Refused, Unsupported
-from penstock.run.hub import Hub
-from penstock.run.processes import ProcessLanes
-from penstock.run.running import Running
-from penstock.run.settings import RunSettings
+from penstock.runtime.hub import Hub
+from penstock.runtime.processes import ProcessLanes
+from penstock.runtime.running import Running
+from penstock.runtime.settings import RunSettings
 from penstock.testing.faults.children import Child, until
 from tests.engine import handlers_trouble
 from tests.engine.handlers_trouble import noted, topology
@@ -255,8 +255,8 @@ def test_a_handler_that_hangs_past_the_timeout_is_killed_and_its_record_tried_ag
 REPLICA = """
 import json, logging, sys
 import penstock
-from penstock.run.loading import load_topology
-from penstock.run.settings import RunSettings
+from penstock.runtime.loading import load_topology
+from penstock.runtime.settings import RunSettings
 logging.basicConfig(level="WARNING")
 told = json.loads(sys.argv[1])
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.backends.lmdb.backend import LmdbBackend
-from penstock.run.running import start
+from penstock.runtime.running import start
 from penstock.testing.contracts.engine.all import EngineContract
 from penstock.testing.contracts.engine.at_work import Engine
 from penstock.testing.contracts.subject import Opening

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.backends.lmdb.backend import LmdbBackend
 from penstock.backends.memory import MemoryBackend
-from penstock.run.running import start
+from penstock.runtime.running import start
 from penstock.testing.contracts.engine.all import EngineContract
 from penstock.testing.contracts.engine.at_work import Engine
 from penstock.testing.contracts.engine.dying import DyingContract

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import penstock
 from penstock.ops.views import latency_views
-from penstock.run.hub import Hub
+from penstock.runtime.hub import Hub
 
 T1, T2, T3, NOW = 1_000_000, 1_002_000, 1_005_000, 1_010_000
 

@@ -11,8 +11,8 @@ import pytest
 import penstock
 from penstock import Policy, Topology, computation
 from penstock.core.computation import Computation
-from penstock.run.hub import Hub
-from penstock.run.settings import RunSettings
+from penstock.runtime.hub import Hub
+from penstock.runtime.settings import RunSettings
 from penstock.testing.prove.certificate import Line
 from penstock.testing.prove.hearing import Hearing, heard
 from penstock.testing.prove.reference import Reference, gathered, made_alone

@@ -11,7 +11,7 @@ import pytest
 from penstock import Topology, computation
 from penstock.codec.registry import find_codec
 from penstock.core.errors import BadSetting
-from penstock.run.settings import RunSettings
+from penstock.runtime.settings import RunSettings
 from penstock.testing.prove.plan import STOPS, drawn
 from penstock.testing.prove.sample import KEYS, Example, made_up, read_sample
 from penstock.testing.prove.scratch import Scratch

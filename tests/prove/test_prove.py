@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.run.loading import load_topology
-from penstock.run.settings import RunSettings
+from penstock.runtime.loading import load_topology
+from penstock.runtime.settings import RunSettings
 from penstock.testing.faults.children import seed
 from penstock.testing.prove.proof import Order, Proof
 from penstock.testing.prove.sabotage import broken

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.core import journal, keys
 from penstock.core.group_bytes import decoded
-from penstock.run.coordinator import Coordinator
+from penstock.runtime.coordinator import Coordinator
 from penstock.testing.simulator.replica import OWN_ALLOCATOR
 from penstock.testing.simulator.simulation import _Simulation
 from penstock.testing.simulator.store import GROUP

@@ -26,9 +26,9 @@ from penstock.ops.views import (
     history_views,
     seek_views,
 )
-from penstock.run.groups import Groups
-from penstock.run.rows import now_ms
-from penstock.run.seeks import Seek, Where
+from penstock.runtime.groups import Groups
+from penstock.runtime.rows import now_ms
+from penstock.runtime.seeks import Seek, Where
 
 _WHERE = "earliest, latest, an offset, a time as in 2026-01-31T08:00:00Z, or 2h for two hours ago"
 _REASON_CHARS_IN_TABLE = 60

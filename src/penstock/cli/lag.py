@@ -12,8 +12,8 @@ from penstock.cli import render
 from penstock.cli.streams import as_json
 from penstock.core.standing import Group
 from penstock.ops.views import lag_views, latency_views
-from penstock.run.groups import Groups
-from penstock.run.rows import now_ms
+from penstock.runtime.groups import Groups
+from penstock.runtime.rows import now_ms
 
 _View = Callable[[Groups, Group, str | None, bool], list[dict[str, Any]]]
 

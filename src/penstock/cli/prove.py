@@ -24,8 +24,8 @@ from penstock.cli import render
 from penstock.cli.streams import as_json
 from penstock.core.errors import BadSetting
 from penstock.core.topology import Topology
-from penstock.run.loading import load_topology
-from penstock.run.settings import SETTINGS_FILE, RunSettings
+from penstock.runtime.loading import load_topology
+from penstock.runtime.settings import SETTINGS_FILE, RunSettings
 from penstock.testing.prove.certificate import Certificate, Line
 from penstock.testing.prove.proof import Order, Progress, Proof
 from penstock.testing.prove.sample import Example, read_sample

@@ -20,8 +20,8 @@ from penstock.core.errors import BadRecord, BadSetting, PenstockError
 from penstock.core.model import Record
 from penstock.core.reading import check_shard, check_start
 from penstock.ops.views import record_view
-from penstock.run.stream import Stream
-from penstock.run.tail import followed, last, merged
+from penstock.runtime.stream import Stream
+from penstock.runtime.tail import followed, last, merged
 
 _REFRESH_RECORDS = 1_000
 

@@ -23,10 +23,10 @@ from penstock.cli import render
 from penstock.cli.streams import as_json
 from penstock.core.errors import BadSetting
 from penstock.ops.running import Rates, run_views, summary
-from penstock.run.groups import Groups
-from penstock.run.loading import load_topology
-from penstock.run.running import STOP_S, Running
-from penstock.run.settings import SETTINGS_FILE, RunSettings
+from penstock.runtime.groups import Groups
+from penstock.runtime.loading import load_topology
+from penstock.runtime.running import STOP_S, Running
+from penstock.runtime.settings import SETTINGS_FILE, RunSettings
 
 LOOK_S = 0.5
 SAY_S = 10.0

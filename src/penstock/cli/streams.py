@@ -12,7 +12,7 @@ from penstock.cli import render
 from penstock.core.errors import BadSetting
 from penstock.core.model import ROUTINGS, Bounds, StreamInfo
 from penstock.ops.views import shard_views, stream_view
-from penstock.run.hub import SHARDS_DEFAULT, Hub
+from penstock.runtime.hub import SHARDS_DEFAULT, Hub
 
 as_json = click.option("--json", "as_json", is_flag=True, help="One JSON value, for programs.")
 

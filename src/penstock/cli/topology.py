@@ -14,8 +14,8 @@ from penstock.core.drawing import drawn, mermaid, shown_policy
 from penstock.core.errors import BadSetting
 from penstock.core.policy import Policy
 from penstock.core.topology import Topology
-from penstock.run.loading import fingerprint, load_topology
-from penstock.run.settings import SETTINGS_FILE, RunSettings
+from penstock.runtime.loading import fingerprint, load_topology
+from penstock.runtime.settings import SETTINGS_FILE, RunSettings
 
 
 @click.command()

@@ -11,8 +11,8 @@ from typing import Any
 
 from penstock.core.errors import PenstockError
 from penstock.core.quantities import shown_size
-from penstock.run.hub import Hub
-from penstock.run.stream import Stream
+from penstock.runtime.hub import Hub
+from penstock.runtime.stream import Stream
 
 JAVA_MIN = 17
 JAVA_S = 20

@@ -30,7 +30,7 @@ from penstock.core.standing import Group, Standing
 from penstock.ops.ranges import shown_shards
 from penstock.ops.times import utc
 from penstock.ops.troubles import attempts_view, because, trouble
-from penstock.run.seeks import Position
+from penstock.runtime.seeks import Position
 
 TOO_LARGE = "a change too large to tell"
 _ANCESTORS_SHOWN = 5

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from penstock.run.running import Running
+from penstock.runtime.running import Running
 
 
 class Rates:

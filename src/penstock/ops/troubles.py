@@ -8,7 +8,7 @@ from typing import Any
 from penstock.core.attempts import Attempts
 from penstock.core.model import RecordId, ShardId
 from penstock.ops.times import utc
-from penstock.run.seeks import Position
+from penstock.runtime.seeks import Position
 
 REASON_CHARS_SHOWN = 200
 

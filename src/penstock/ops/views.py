@@ -17,7 +17,7 @@ from penstock.ops.explain import Told, happened, why
 from penstock.ops.ranges import shown_shards
 from penstock.ops.times import utc
 from penstock.ops.troubles import attempts_view, trouble
-from penstock.run.seeks import Position, Seek
+from penstock.runtime.seeks import Position, Seek
 
 
 def stream_view(info: StreamInfo, bounds: Mapping[int, Bounds]) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import penstock
-from penstock.run.hub import Hub
-from penstock.run.stream import Stream
+from penstock.runtime.hub import Hub
+from penstock.runtime.stream import Stream
 from penstock.testing.bench.measure import Progress, alternating, timed
 from penstock.testing.bench.processes import STREAM, ready_members
 

@@ -12,7 +12,7 @@ from penstock.core.events import Granted, Heartbeat, Join, Leave, Release, Shard
 from penstock.core.group import step
 from penstock.core.group_bytes import encoded
 from penstock.core.keys import group_key
-from penstock.run.coordinator import Coordinator
+from penstock.runtime.coordinator import Coordinator
 from penstock.testing.bench.measure import Progress, quantile, timed
 
 SHARDS = 1_000

@@ -14,8 +14,8 @@ import time
 from io import FileIO
 
 import penstock
-from penstock.run.consumer import Consumer
-from penstock.run.hub import Hub
+from penstock.runtime.consumer import Consumer
+from penstock.runtime.hub import Hub
 from penstock.testing.bench.evidence import ENTRY, stamped_ns
 
 LOOK_S = 0.005

@@ -30,9 +30,9 @@ import penstock
 from penstock import Topology, computation
 from penstock.core.computation import Computation
 from penstock.core.errors import BadSetting
-from penstock.run.counters import Counters
-from penstock.run.hub import Hub
-from penstock.run.stream import Stream
+from penstock.runtime.counters import Counters
+from penstock.runtime.hub import Hub
+from penstock.runtime.stream import Stream
 from penstock.testing.bench.measure import Progress, alternating, timed, workplace
 from penstock.testing.bench.visible import latency
 

@@ -8,8 +8,8 @@ import threading
 import time
 
 import penstock
-from penstock.run.shares import Shares
-from penstock.run.stream import Stream
+from penstock.runtime.shares import Shares
+from penstock.runtime.stream import Stream
 from penstock.testing.bench.evidence import stamp
 
 EVERY_S = 0.005

@@ -19,7 +19,7 @@ from typing import Any
 
 import penstock
 from penstock import Topology, computation
-from penstock.run.stream import Stream
+from penstock.runtime.stream import Stream
 from penstock.testing.bench.evidence import stamped_ns
 from penstock.testing.bench.measure import quantile
 from penstock.testing.bench.processes import STREAM, child

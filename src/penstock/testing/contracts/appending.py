@@ -24,9 +24,9 @@ from penstock.core.ports import Backend
 from penstock.core.routing import router
 from penstock.core.schema import SCHEMA
 from penstock.core.watermark import Watermark
-from penstock.run.hub import Hub
-from penstock.run.shares import SPREAD_RECORDS
-from penstock.run.stream import Stream
+from penstock.runtime.hub import Hub
+from penstock.runtime.shares import SPREAD_RECORDS
+from penstock.runtime.stream import Stream
 from penstock.testing.contracts.subject import WAIT_S, Subject, lacks
 
 

@@ -14,7 +14,7 @@ from penstock.codec.registry import codec_names, find_codec
 from penstock.core.errors import BadValue
 from penstock.core.names import checked_name
 from penstock.core.ports import Codec
-from penstock.run.opening import open as open_hub
+from penstock.runtime.opening import open as open_hub
 
 STEADY = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 

@@ -18,8 +18,8 @@ from penstock.core.events import Join, ShardFacts, StreamFacts
 from penstock.core.model import Slice, StreamInfo
 from penstock.core.ports import Append, Backend, Commit, Grant, Place
 from penstock.core.transaction import VALUE_BYTES_MAX, state_entry
-from penstock.run.coordinator import Coordinator
-from penstock.run.groups import Groups
+from penstock.runtime.coordinator import Coordinator
+from penstock.runtime.groups import Groups
 from penstock.testing.contracts.subject import (
     WAIT_S,
     Opening,

@@ -13,9 +13,9 @@ import pytest
 from penstock.core.assign import Allocator
 from penstock.core.model import Record, ShardId
 from penstock.core.shares import Assignment, Members, Owners, Shards
-from penstock.run.consumer import Consumer
-from penstock.run.hub import Hub
-from penstock.run.stream import Stream
+from penstock.runtime.consumer import Consumer
+from penstock.runtime.hub import Hub
+from penstock.runtime.stream import Stream
 from penstock.testing.contracts.subject import WAIT_S, Subject, lacks
 
 STREAM = "shop/orders"

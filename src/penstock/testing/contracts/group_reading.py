@@ -21,7 +21,7 @@ from penstock.core.errors import (
 )
 from penstock.core.model import Record, ShardId
 from penstock.core.ports import Backend, Reading
-from penstock.run.hub import Hub
+from penstock.runtime.hub import Hub
 from penstock.testing.contracts.consuming import (
     GROUP,
     STREAM,

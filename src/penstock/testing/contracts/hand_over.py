@@ -21,9 +21,9 @@ from penstock.core.errors import (
 )
 from penstock.core.model import Record, ShardId
 from penstock.core.ports import Backend
-from penstock.run.consumer import Consumer
-from penstock.run.hub import Hub
-from penstock.run.positions import Where
+from penstock.runtime.consumer import Consumer
+from penstock.runtime.hub import Hub
+from penstock.runtime.positions import Where
 from penstock.testing.contracts.consuming import (
     GROUP,
     LAST_BY_NAME,

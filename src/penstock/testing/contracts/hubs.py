@@ -15,7 +15,7 @@ from penstock.core.errors import (
     UnknownCodec,
     UnknownStream,
 )
-from penstock.run.hub import Hub
+from penstock.runtime.hub import Hub
 from penstock.testing.contracts.subject import Subject
 
 

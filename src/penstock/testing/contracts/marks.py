@@ -13,8 +13,8 @@ from penstock.core.errors import BadSetting, Fenced
 from penstock.core.events import Fence
 from penstock.core.model import Record, ShardId
 from penstock.core.ports import Backend
-from penstock.run.coordinator import Coordinator
-from penstock.run.hub import Hub
+from penstock.runtime.coordinator import Coordinator
+from penstock.runtime.hub import Hub
 from penstock.testing.contracts.consuming import (
     GROUP,
     STREAM,

@@ -21,7 +21,7 @@ from penstock.core.errors import (
 from penstock.core.model import Bounds, Record, StreamInfo
 from penstock.core.ports import Backend, Reading
 from penstock.core.schema import read_schema
-from penstock.run.hub import Hub
+from penstock.runtime.hub import Hub
 from penstock.testing.contracts.subject import WAIT_S, Opening, Subject, lacks
 
 

@@ -19,8 +19,8 @@ from penstock.core.events import Join, ShardFacts, StreamFacts
 from penstock.core.model import Record, ShardId
 from penstock.core.ports import Backend
 from penstock.core.shares import Assignment, Members, Owners, Shards
-from penstock.run.coordinator import Coordinator
-from penstock.run.hub import Hub
+from penstock.runtime.coordinator import Coordinator
+from penstock.runtime.hub import Hub
 from penstock.testing.contracts.consuming import (
     GROUP,
     STREAM,

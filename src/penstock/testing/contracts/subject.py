@@ -11,7 +11,7 @@ from penstock.core.batch import Batch, Row, arrow_of
 from penstock.core.errors import Unsupported
 from penstock.core.model import StreamInfo
 from penstock.core.ports import Append, Backend, Capability, Producer, StreamSpec
-from penstock.run.hub import Hub
+from penstock.runtime.hub import Hub
 
 Opening = Callable[[], Backend]
 Faces = Callable[[Sequence[Row]], Batch]

@@ -16,9 +16,9 @@ import penstock
 from penstock.core.errors import Fenced, PenstockError
 from penstock.core.model import Record
 from penstock.core.ports import Begin, Commit, End, Grant, Lost, Turn
-from penstock.run import consuming
-from penstock.run.consumer import Consumer
-from penstock.run.membership import GroupMembership
+from penstock.runtime import consuming
+from penstock.runtime.consumer import Consumer
+from penstock.runtime.membership import GroupMembership
 from penstock.testing.live import sabotage
 from penstock.testing.live.evidence import Evidence, complain_into
 from penstock.testing.live.load import GROUP, STREAM, name_of

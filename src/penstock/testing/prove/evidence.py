@@ -8,9 +8,9 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 from penstock.core.model import Record
-from penstock.run.letters import ORIGIN as LETTER_ORIGIN
-from penstock.run.outputs import ORIGIN
-from penstock.run.stream import Stream
+from penstock.runtime.letters import ORIGIN as LETTER_ORIGIN
+from penstock.runtime.outputs import ORIGIN
+from penstock.runtime.stream import Stream
 
 
 class Found(NamedTuple):

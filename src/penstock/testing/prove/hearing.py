@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from penstock.core.computation import Computation
 from penstock.core.topology import Topology
-from penstock.run.hub import Hub
+from penstock.runtime.hub import Hub
 from penstock.testing.prove.certificate import Line, StateLine, line
 from penstock.testing.prove.evidence import Log, log_of, size
 from penstock.testing.prove.judging import Case, Judgement, judged, same

@@ -9,7 +9,7 @@ from math import inf
 from typing import Any
 
 from penstock.core.errors import PenstockError, Retryable
-from penstock.run.stream import Stream
+from penstock.runtime.stream import Stream
 from penstock.testing.prove.sample import Source
 
 CHUNKS_PER_S = 25

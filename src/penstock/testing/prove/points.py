@@ -18,9 +18,9 @@ import penstock
 from penstock.codec.registry import find_codec
 from penstock.core.model import Record
 from penstock.failpoints import POINTS
-from penstock.run.hub import Hub
-from penstock.run.settings import RunSettings
-from penstock.run.stream import Stream
+from penstock.runtime.hub import Hub
+from penstock.runtime.settings import RunSettings
+from penstock.runtime.stream import Stream
 from penstock.testing.prove import stages
 from penstock.testing.prove.crew import Crew, Life
 from penstock.testing.prove.evidence import Found, origins_of, size

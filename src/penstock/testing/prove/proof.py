@@ -11,9 +11,9 @@ import penstock
 from penstock.codec.registry import find_codec
 from penstock.core.computation import Computation
 from penstock.core.model import StreamInfo
-from penstock.run.hub import Hub
-from penstock.run.loading import Loaded
-from penstock.run.settings import RunSettings
+from penstock.runtime.hub import Hub
+from penstock.runtime.loading import Loaded
+from penstock.runtime.settings import RunSettings
 from penstock.testing.prove.certificate import Certificate
 from penstock.testing.prove.crew import Crew, Life
 from penstock.testing.prove.hearing import Hearing, heard

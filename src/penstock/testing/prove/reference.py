@@ -17,9 +17,9 @@ from typing import NamedTuple
 import penstock
 from penstock.core.computation import Computation
 from penstock.core.topology import Topology
-from penstock.run.hub import Hub
-from penstock.run.loading import load_topology
-from penstock.run.settings import SETTINGS_FILE, RunSettings
+from penstock.runtime.hub import Hub
+from penstock.runtime.loading import load_topology
+from penstock.runtime.settings import SETTINGS_FILE, RunSettings
 from penstock.testing.prove.evidence import Log, log_of
 from penstock.testing.prove.scratch import Scratch
 from penstock.testing.prove.state import State, stored_state

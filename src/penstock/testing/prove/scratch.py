@@ -11,8 +11,8 @@ from typing import Any
 import penstock
 from penstock.core.model import StreamInfo
 from penstock.core.topology import Topology
-from penstock.run.hub import Hub
-from penstock.run.settings import SETTINGS_FILE, RunSettings
+from penstock.runtime.hub import Hub
+from penstock.runtime.settings import SETTINGS_FILE, RunSettings
 
 SESSION_S = 1.0
 HEARTBEAT_S = 0.25

@@ -9,7 +9,7 @@ import msgspec
 from penstock.core import keys
 from penstock.core.model import ShardId
 from penstock.core.transaction import state_entry
-from penstock.run.hub import Hub
+from penstock.runtime.hub import Hub
 
 State = dict[ShardId, dict[str, Any]]
 

@@ -9,8 +9,8 @@ from penstock.core.errors import UnknownGroup
 from penstock.core.model import RecordId, ShardId
 from penstock.core.standing import Group
 from penstock.core.topology import Topology
-from penstock.run.hub import Hub
-from penstock.run.seeks import Position
+from penstock.runtime.hub import Hub
+from penstock.runtime.seeks import Position
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from penstock.core.errors import PenstockError
 from penstock.core.events import Event, Reply
 from penstock.core.ports import Sign
 from penstock.core.watch import Watched
-from penstock.run.coordinator import Coordinator, Pause, Transact, Wish
+from penstock.runtime.coordinator import Coordinator, Pause, Transact, Wish
 from penstock.testing.simulator.store import GROUP, SimStore
 from penstock.testing.simulator.swarm import Swarm
 from penstock.testing.simulator.world import Call, Node, World

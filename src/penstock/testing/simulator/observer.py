@@ -14,7 +14,7 @@ from penstock.core.member import Seat
 from penstock.core.model import ShardId
 from penstock.core.standing import Group
 from penstock.core.watch import Watch, Watched
-from penstock.run.coordinator import Coordinator, Get
+from penstock.runtime.coordinator import Coordinator, Get
 from penstock.testing.simulator.net import Net
 from penstock.testing.simulator.store import GROUP, STREAMS, SimStore
 from penstock.testing.simulator.swarm import HEARTBEAT_S

@@ -13,7 +13,7 @@ from penstock.core.events import Denied, Granted, Join, Leave, Reply
 from penstock.core.member import Change, Seat
 from penstock.core.model import ShardId
 from penstock.core.standing import Group
-from penstock.run.coordinator import Coordinator, Get
+from penstock.runtime.coordinator import Coordinator, Get
 from penstock.testing.simulator.net import Net
 from penstock.testing.simulator.observer import Observer, facts_of
 from penstock.testing.simulator.store import GROUP, STREAMS, SimStore

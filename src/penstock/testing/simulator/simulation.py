@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from penstock.core.model import ShardId
-from penstock.run.coordinator import Coordinator
+from penstock.runtime.coordinator import Coordinator
 from penstock.testing.simulator.chaos import Chaos
 from penstock.testing.simulator.checks import Checks, Violation
 from penstock.testing.simulator.net import Net

@@ -13,7 +13,7 @@ from penstock.core.errors import Fenced, PenstockError, UnknownOutcome, UnknownS
 from penstock.core.model import HASH_END, Shard, ShardId, Slice, StreamInfo
 from penstock.core.ports import ABSENT, Grant, Versioned
 from penstock.core.transaction import Part
-from penstock.run.coordinator import Get, Scan, Transact, Wish
+from penstock.runtime.coordinator import Get, Scan, Transact, Wish
 from penstock.testing.simulator.swarm import Swarm
 from penstock.testing.simulator.world import Node, World
 

@@ -12,7 +12,7 @@ from penstock.core.events import Evict
 from penstock.core.member import Seat
 from penstock.core.model import ShardId, Slice
 from penstock.core.ports import Grant
-from penstock.run.coordinator import Get
+from penstock.runtime.coordinator import Get
 from penstock.testing.simulator.store import GROUP, SimStore
 from penstock.testing.simulator.world import Node
 

@@ -15,10 +15,10 @@ from penstock.core import keys
 from penstock.core.model import Record
 from penstock.core.topology import Topology
 from penstock.core.transaction import state_entry
-from penstock.run.hub import Hub
-from penstock.run.running import Running
-from penstock.run.settings import RunSettings
-from penstock.run.stream import Stream
+from penstock.runtime.hub import Hub
+from penstock.runtime.running import Running
+from penstock.runtime.settings import RunSettings
+from penstock.runtime.stream import Stream
 from penstock.testing.contracts.engine import samples
 from penstock.testing.contracts.engine.effects import EFFECTS, GATES, Effects, Gates
 from penstock.testing.contracts.subject import Subject

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.run.hub import Hub
-from penstock.run.settings import RunSettings
+from penstock.runtime.hub import Hub
+from penstock.runtime.settings import RunSettings
 from penstock.testing.contracts.engine.at_work import AtWork, Run, orders, values
 from penstock.testing.contracts.engine.samples import showing
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.run.hub import Hub
+from penstock.runtime.hub import Hub
 from penstock.testing.contracts.engine.at_work import AtWork, Run, fill, orders, origins
 from penstock.testing.contracts.engine.effects import Effects, Gates
 from penstock.testing.contracts.engine.samples import shop_and_books, two_shops

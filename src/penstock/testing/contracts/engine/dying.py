@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from penstock.run.hub import Hub
+from penstock.runtime.hub import Hub
 from penstock.testing.contracts.engine.at_work import (
     AtWork,
     fill,

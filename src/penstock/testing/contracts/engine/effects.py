@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from penstock.core.model import Record
-from penstock.run.context import Context
+from penstock.runtime.context import Context
 
 GATE_S_MAX = 60.0
 LOOK_S = 0.003

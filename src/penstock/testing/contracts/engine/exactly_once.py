@@ -9,7 +9,7 @@ from collections import defaultdict
 import pytest
 
 from penstock import failpoints
-from penstock.run.hub import Hub
+from penstock.runtime.hub import Hub
 from penstock.testing.contracts.engine.at_work import (
     Arm,
     AtWork,

@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from penstock.run.hub import Hub
-from penstock.run.running import Running
-from penstock.run.stream import Stream
+from penstock.runtime.hub import Hub
+from penstock.runtime.running import Running
+from penstock.runtime.stream import Stream
 from penstock.testing.contracts.engine.at_work import (
     Arm,
     AtWork,

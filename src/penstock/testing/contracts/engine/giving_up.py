@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from penstock.run.hub import Hub
-from penstock.run.settings import RunSettings
+from penstock.runtime.hub import Hub
+from penstock.runtime.settings import RunSettings
 from penstock.testing.contracts.engine.at_work import (
     AtWork,
     Run,

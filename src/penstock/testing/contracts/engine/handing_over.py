@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from penstock.run.hub import Hub
-from penstock.run.running import Running
+from penstock.runtime.hub import Hub
+from penstock.runtime.running import Running
 from penstock.testing.contracts.engine.at_work import (
     AtWork,
     Run,

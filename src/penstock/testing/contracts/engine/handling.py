@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from penstock.core.model import Flag
-from penstock.run.hub import Hub
+from penstock.runtime.hub import Hub
 from penstock.testing.contracts.engine.at_work import (
     AtWork,
     Run,

@@ -13,8 +13,8 @@ import pytest
 
 from penstock import failpoints
 from penstock.core.errors import UnknownStream
-from penstock.run.hub import Hub
-from penstock.run.settings import RunSettings
+from penstock.runtime.hub import Hub
+from penstock.runtime.settings import RunSettings
 from penstock.testing.contracts.engine.at_work import (
     Arm,
     AtWork,

@@ -6,9 +6,9 @@ from __future__ import annotations
 import json
 import sys
 
-from penstock.run.loading import load_topology
-from penstock.run.running import start
-from penstock.run.settings import RunSettings
+from penstock.runtime.loading import load_topology
+from penstock.runtime.running import start
+from penstock.runtime.settings import RunSettings
 
 
 def main(told: str) -> None:

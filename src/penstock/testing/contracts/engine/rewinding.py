@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.run.hub import Hub
+from penstock.runtime.hub import Hub
 from penstock.testing.contracts.engine.at_work import (
     AtWork,
     Run,

@@ -15,9 +15,9 @@ from penstock.core.errors import NoRetry, Rewind
 from penstock.core.model import Record
 from penstock.core.policy import Policy
 from penstock.core.topology import Topology
-from penstock.run.context import Context
-from penstock.run.outputs import Outputs
-from penstock.run.state import State
+from penstock.runtime.context import Context
+from penstock.runtime.outputs import Outputs
+from penstock.runtime.state import State
 from penstock.testing.contracts.engine.effects import tell, told, wait_at_gate
 
 ORDERS, BILLS, LINES, COUNTED, TOTALS = (

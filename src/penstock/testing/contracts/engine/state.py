@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.run.hub import Hub
+from penstock.runtime.hub import Hub
 from penstock.testing.contracts.engine.at_work import (
     AtWork,
     Run,

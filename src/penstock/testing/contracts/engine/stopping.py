@@ -9,8 +9,8 @@ import threading
 import pytest
 
 from penstock.core.model import RecordId, ShardId
-from penstock.run.hub import Hub
-from penstock.run.running import Running
+from penstock.runtime.hub import Hub
+from penstock.runtime.running import Running
 from penstock.testing.contracts.engine.at_work import (
     AtWork,
     Run,

@@ -1,0 +1,82 @@
+"""`penstock.open`: the one place that picks a backend."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+from penstock.backends.memory import MemoryBackend
+from penstock.core.errors import BadHub, BadSetting
+from penstock.core.ports import Backend
+from penstock.core.quantities import Duration, Size, seconds, size_bytes
+from penstock.runtime.hub import Hub
+
+MAP_BYTES_MIN = 2**20
+
+_named: dict[str, MemoryBackend] = {}
+_named_lock = threading.Lock()
+
+
+def open(
+    where: str | os.PathLike[str],
+    *,
+    create: bool = True,
+    map_size: Size = "64GiB",
+    write_timeout: Duration = "30s",
+    any_filesystem: bool = False,
+) -> Hub:
+    """Open a hub: a directory, ``memory:``, or ``memory:name`` for one that this process shares.
+
+    ``create=False`` refuses a directory that holds no hub. ``map_size`` is address space, not disk:
+    it grows by itself. ``write_timeout`` bounds how long a write waits for a lock that a stopped
+    process holds.
+
+    >>> import penstock
+    >>> with penstock.open("memory:") as hub:
+    ...     orders = hub.create_stream("shop/orders", shards=2)
+    ...     [stream.name for stream in hub.streams()]
+    ['shop/orders']
+    """
+    place = os.fspath(where) if isinstance(where, str | os.PathLike) else None
+    if not isinstance(place, str) or not place:
+        raise BadHub(f"bad hub {where!r}: name a directory, or memory:")
+    scheme, colon, rest = place.partition(":") if isinstance(where, str) else ("", "", "")
+    if colon and scheme == "memory":
+        return Hub(_memory(rest))
+    if colon and "/" not in scheme:
+        raise BadHub(
+            f"bad hub {place!r}: no hubs of kind {scheme!r}; name a directory, or memory: "
+            f"(./{place} if this is one)"
+        )
+    map_bytes = size_bytes(map_size, what="map_size")
+    if map_bytes < MAP_BYTES_MIN:
+        raise BadSetting(f"map_size {map_size}: at least {MAP_BYTES_MIN} bytes")
+    timeout_s = seconds(write_timeout, what="write_timeout")
+    if timeout_s == 0:
+        raise BadSetting("write_timeout 0: a write takes some time, as in '30s'")
+
+    # Not at the top: a memory hub needs no LMDB.
+    from penstock.backends.lmdb.backend import LmdbBackend
+
+    return Hub(
+        LmdbBackend(
+            Path(place),
+            create=create,
+            map_bytes=map_bytes,
+            write_timeout_s=timeout_s,
+            any_filesystem=any_filesystem,
+        )
+    )
+
+
+def _memory(name: str) -> Backend:
+    if not name:
+        return MemoryBackend()
+    with _named_lock:
+        found = _named.get(name)
+        if found is None or found.closed:
+            found = _named[name] = MemoryBackend()
+        else:
+            found.users += 1
+        return found

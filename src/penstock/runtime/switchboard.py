@@ -1,0 +1,286 @@
+"""Where lanes of other processes call their dispatcher: a socket that only this run can use."""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import secrets
+import socket
+import struct
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from penstock.core.errors import LaneLost, Refused
+from penstock.runtime.dispatcher import Dispatcher
+from penstock.runtime.engine import Progress as Seen
+from penstock.runtime.protocol import Ask, Close, Cut, Failed, Progress, Report, Work
+from penstock.runtime.wire import FromLane, Unfit, Wire, answered, listening
+
+log = logging.getLogger("penstock")
+
+GREETINGS_MAX = 64
+"""So many may be about to say who they are; one more, and the first of them has to go."""
+FRESH_S = 1.0
+"""A lane that works and has said nothing for so long: nothing is known of it."""
+AGAIN_S = 0.1
+SAY_S = 10.0
+"""Callers that are turned away get a line in the log so often, not each of them."""
+
+_CREDENTIALS = struct.Struct("@iII")
+
+Box = queue.SimpleQueue[Work | None]
+
+
+@dataclass(slots=True, eq=False)
+class _Line:
+    """To one lane, from its first word on."""
+
+    wire: Wire
+    has_asked: bool = False
+    unfit: str | None = None
+    seen: Seen | None = None
+    seen_s: float = 0.0
+    cut: int | None = None
+    """The slice that was last told to end."""
+    box: Box | None = None
+    """Where its next work comes from."""
+    over: threading.Event = field(default_factory=threading.Event)
+    """All it said was heard."""
+
+
+class Switchboard:
+    """Listens from `open` to `close`; one thread for each lane hears, another sends it its work.
+
+    Nothing here waits for a lane, but `hear_out` by the given time."""
+
+    def __init__(
+        self, dispatcher: Dispatcher, address: str = "unix:", *, beyond_this_host: bool = False
+    ) -> None:
+        self.address = address
+        """From `open` on, where lanes call."""
+        self.secret = secrets.token_bytes(32)
+        self._dispatcher = dispatcher
+        self._beyond_this_host = beyond_this_host
+        self._listening: socket.socket | None = None
+        self._accepting = threading.Thread(
+            target=self._accept, name="penstock-switchboard", daemon=True
+        )
+        self._lock = threading.Lock()
+        self._expected: set[int] = set()
+        self._greeting: dict[socket.socket, None] = {}
+        self._lines: dict[int, _Line] = {}
+        self._closed = threading.Event()
+        self._turned_away = 0
+        self._said_s = -SAY_S
+
+    def open(self) -> None:
+        self._listening, self.address = listening(
+            self.address, beyond_this_host=self._beyond_this_host
+        )
+        self._accepting.start()
+
+    def expect(self, lane: int) -> None:
+        """A lane of that number will call."""
+        self._dispatcher.enter(lane)
+        with self._lock:
+            self._expected.add(lane)
+
+    def cut(self, lane: int, number: int) -> None:
+        line = self._lines.get(lane)
+        # Once for each slice: what a stopped process does not read would fill its socket, and
+        # whoever sends would wait.
+        if line is not None and line.cut != number:
+            line.cut = number
+            with suppress(OSError):  # it is gone: that is found elsewhere
+                line.wire.send(Cut(number))
+
+    def progress(self, lane: int) -> Seen | None:
+        line = self._lines.get(lane)
+        if line is None or time.monotonic() - line.seen_s > FRESH_S:
+            return None
+        return line.seen
+
+    def has_asked(self, lane: int) -> bool:
+        line = self._lines.get(lane)
+        return line is not None and line.has_asked
+
+    def unfit(self, lane: int) -> str | None:
+        """Why it cannot work, if it said so."""
+        line = self._lines.get(lane)
+        return None if line is None else line.unfit
+
+    def hear_out(self, lane: int, timeout_s: float) -> None:
+        """Hear the last words of one that has ended."""
+        line = self._lines.get(lane)
+        if line is not None:
+            line.over.wait(timeout_s)
+
+    def hang_up(self, lane: int) -> None:
+        """Hear nothing of it any more."""
+        with self._lock:
+            self._expected.discard(lane)
+            line = self._lines.pop(lane, None)
+        if line is not None:
+            line.wire.hang_up()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed.set()
+            lines, self._lines = list(self._lines.values()), {}
+            greeting = list(self._greeting)
+        for line in lines:
+            line.wire.hang_up()
+        for connected in greeting:
+            _hang_up(connected)
+        if self._listening is not None:
+            _hang_up(self._listening)  # closing alone would leave the thread in its accept
+            self._accepting.join()
+            self._listening.close()
+        for line in lines:
+            line.over.wait(AGAIN_S)
+
+    # Callers
+
+    def _accept(self) -> None:
+        assert self._listening is not None
+        while not self._closed.is_set():
+            try:
+                connected, _ = self._listening.accept()
+            except OSError as why:
+                if not self._closed.wait(AGAIN_S):  # there may be files to open again
+                    self._turn_away(why)
+                continue
+            if not _is_own(connected):
+                self._turn_away("it is another user's")
+                connected.close()
+                continue
+            self._take(connected)
+
+    def _take(self, connected: socket.socket) -> None:
+        with self._lock:
+            if self._closed.is_set():
+                connected.close()
+                return
+            while len(self._greeting) >= GREETINGS_MAX:
+                # Who knows the secret says so at once.
+                oldest = next(iter(self._greeting))
+                del self._greeting[oldest]
+                _hang_up(oldest)
+            self._greeting[connected] = None
+        try:
+            threading.Thread(
+                target=self._serve, args=(connected,), name="penstock-line", daemon=True
+            ).start()
+        except RuntimeError as why:  # no more threads
+            self._turn_away(why)
+            with self._lock:
+                self._greeting.pop(connected, None)
+            connected.close()
+
+    def _serve(self, connected: socket.socket) -> None:
+        line: _Line | None = None
+
+        def admits(lane: int, wire: Wire) -> bool:
+            nonlocal line
+            with self._lock:
+                self._greeting.pop(connected, None)
+                if lane not in self._expected or self._closed.is_set():
+                    return False
+                self._expected.discard(lane)
+                line = self._lines[lane] = _Line(wire)
+                return True
+
+        try:
+            lane, _ = answered(connected, self.secret, admits)
+        except (Refused, OSError) as why:
+            if not self._closed.is_set():
+                self._turn_away(why)
+        else:
+            assert line is not None, lane
+            self._hear(lane, line)
+        with self._lock:
+            self._greeting.pop(connected, None)
+        if line is None:
+            connected.close()
+        else:
+            line.over.set()
+            line.wire.close()
+
+    def _turn_away(self, why: object) -> None:
+        with self._lock:
+            self._turned_away += 1
+            now_s = time.monotonic()
+            if now_s - self._said_s < SAY_S:
+                return
+            self._said_s = now_s
+            count = self._turned_away
+        log.warning("a caller of the dispatcher was turned away, the %d.: %s", count, why)
+
+    # Lanes
+
+    def _hear(self, lane: int, line: _Line) -> None:
+        boxes: queue.SimpleQueue[Box | None] = queue.SimpleQueue()
+        sender = threading.Thread(
+            target=_send_work, args=(line.wire, boxes), name=f"penstock-work-{lane}", daemon=True
+        )
+        try:
+            sender.start()
+            while (message := line.wire.receive()) is not None:
+                self._heard(lane, line, message, boxes)
+        except LaneLost as why:
+            log.warning("lane %d: %s", lane, why)
+        except OSError:
+            pass  # its process is gone: that is found elsewhere
+        except Exception:
+            log.exception("lane %d is lost by a mistake", lane)
+        finally:
+            line.wire.hang_up()
+            boxes.put(None)
+            if line.box is not None:
+                line.box.put(None)  # else the sender would wait there for ever
+
+    def _heard(
+        self,
+        lane: int,
+        line: _Line,
+        message: FromLane,
+        boxes: queue.SimpleQueue[Box | None],
+    ) -> None:
+        match message:
+            case Ask():
+                line.has_asked, line.seen = True, None
+                line.box = self._dispatcher.ask_soon(lane)
+                boxes.put(line.box)
+            case Report():
+                self._dispatcher.report(lane, message)
+            case Failed():
+                line.wire.send(self._dispatcher.failed(lane, message))
+            case Progress():
+                line.seen, line.seen_s = Seen(message.number, message.offset), time.monotonic()
+            case Unfit():
+                line.unfit = message.why
+
+
+def _send_work(wire: Wire, boxes: queue.SimpleQueue[Box | None]) -> None:
+    try:
+        while (box := boxes.get()) is not None:
+            work = box.get()
+            wire.send(Close() if work is None else work)
+    except OSError:
+        pass  # its process is gone
+
+
+def _is_own(connected: socket.socket) -> bool:
+    """Whether this user calls; on TCP there is no telling, only the secret."""
+    if connected.family != socket.AF_UNIX:
+        return True
+    told = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return bool(_CREDENTIALS.unpack(told)[1] == os.geteuid())
+
+
+def _hang_up(connected: socket.socket) -> None:
+    with suppress(OSError):
+        connected.shutdown(socket.SHUT_RDWR)
