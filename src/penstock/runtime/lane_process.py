@@ -1,5 +1,5 @@
-"""The process of one lane: ``python -m penstock.runtime.lane_process``, told by its first line of input
-what to do. It ends with the process that started it."""
+"""The process of one lane, told by its first line of input what to do. It ends with the process
+that started it."""
 
 from __future__ import annotations
 

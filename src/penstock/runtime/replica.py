@@ -41,7 +41,7 @@ LONG_S = 0.25
 CUT_AGAIN_S = 1.0
 UNHEARD_S = 1.0
 """So much longer than its time a record may take whose lane says nothing at all."""
-WATCH_S = 0.1
+WATCH_S = 0.5
 NEW_CODE_S = 1.0
 """So often it looks for shards that other code has stopped."""
 AGAIN_S = 0.5

@@ -51,8 +51,11 @@ CAPABILITIES = Capabilities(
 T = TypeVar("T")
 
 POLL_S_MIN = 0.0005
+POLL_S_SOON = 0.001
 POLL_S_MAX = 0.004
-"""How long a reader waits between two looks for what another process wrote."""
+"""How long a reader waits between two looks for what another process wrote: shortly for a while, as
+more follows mostly soon, then longer."""
+SOON_S = 0.02
 
 
 class LmdbBackend:
@@ -238,15 +241,17 @@ class LmdbBackend:
         return self._environment.last_transaction()
 
     def wait(self, seen: int, timeout_s: float) -> int:
-        until = time.monotonic() + timeout_s
+        began_s = now_s = time.monotonic()
         pause_s = POLL_S_MIN
         while True:
             now = self.changes()
-            left_s = until - time.monotonic()
+            left_s = began_s + timeout_s - now_s
             if now != seen or left_s <= 0:
                 return now
             self._shared.wait(min(pause_s, left_s))
-            pause_s = min(pause_s * 1.5, POLL_S_MAX)
+            now_s = time.monotonic()
+            longest_s = POLL_S_SOON if now_s - began_s < SOON_S else POLL_S_MAX
+            pause_s = min(pause_s * 1.5, longest_s)
 
     # Small values and commits
 

@@ -38,6 +38,12 @@ PRODUCERS_KEPT = 10_000
 PACKED_RECORDS = 1_000
 PACKED_BYTES = 256 * 1024
 PACKED_BATCHES_MIN = 8
+PACKED_BATCHES_MAX = 256
+REST_S = 0.02
+"""Between two writes of large batches others have their turn,"""
+BREATH_S = 0.0005
+"""and now and then while one is made: those who wait for the interpreter are many, and short."""
+BREATH_BATCHES = 16
 
 Write = Callable[[Callable[[Tables], Any]], Any]
 
@@ -166,6 +172,7 @@ class Maintenance:
             done = self._packed[stream.id, shard] = run.end
             if len(run.stored) >= PACKED_BATCHES_MIN:
                 self._swap(stream, shard, run)
+                self._ended.wait(REST_S)
 
     def _small_run(self, txn: Any, stream: StreamInfo, shard: int, start: int) -> _Run | None:
         """The next neighbouring small batches that are worth one large one; None if there are none
@@ -186,7 +193,8 @@ class Maintenance:
                 stored.append((key, bytes(value)))
                 records += head.records
                 nbytes += head.length
-            if not small or records >= PACKED_RECORDS or nbytes >= PACKED_BYTES:
+            enough = records >= PACKED_RECORDS or nbytes >= PACKED_BYTES
+            if not small or enough or len(stored) >= PACKED_BATCHES_MAX:
                 return _Run(stored, head.end)
             found = cursor.next()
         # The tail still grows: it waits until it is worth it.
@@ -195,7 +203,11 @@ class Maintenance:
     def _swap(self, stream: StreamInfo, shard: int, run: _Run) -> None:
         store = self._environment.identity.store
         try:
-            small = [batches.decode(stream, store, key, value) for key, value in run.stored]
+            small = []
+            for at, (key, value) in enumerate(run.stored, 1):
+                small.append(batches.decode(stream, store, key, value))
+                if at % BREATH_BATCHES == 0:
+                    self._ended.wait(BREATH_S)
         except BadBatch as why:
             log.warning("hub=%s: not packed: %s", self._environment.directory, why)
             return
