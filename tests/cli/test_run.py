@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import pty
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +57,14 @@ class Shop:
 
 
 @pytest.fixture
-def shop(shell: Shell) -> Shop:
-    return Shop(shell)
+def shop(shell: Shell) -> Iterator[Shop]:
+    logger = logging.getLogger("penstock")
+    level, handlers = logger.level, list(logger.handlers)
+    found = Shop(shell)
+    yield found
+    found.hub.close()
+    logger.setLevel(level)
+    logger.handlers = handlers
 
 
 def test_it_ends_when_everything_is_consumed_and_sums_up(shop: Shop) -> None:

@@ -24,4 +24,4 @@ class TestProcesses(EngineContract):
 
     @pytest.fixture
     def engine(self) -> Engine:
-        return partial(start, processes=True)
+        return partial(start, processes=True, lanes=2)
