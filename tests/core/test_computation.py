@@ -232,3 +232,23 @@ def test_a_bad_setting_of_a_batch_is_refused(
 ) -> None:
     with pytest.raises(error, match=says):
         computation.batch(**{"inputs": "orders", setting: value})(_one)
+
+
+def test_a_generator_is_refused_because_calling_it_would_do_nothing() -> None:
+    def gathers(record: Any, out: Any) -> Any:
+        yield record
+
+    async def awaits(record: Any) -> Any:
+        yield record
+
+    for handler in (gathers, awaits):
+        with pytest.raises(BadTopology, match="has a yield in it"):
+            computation(inputs="orders")(handler)
+
+
+def test_without_parentheses_it_says_how_to_write_it() -> None:
+    def bill(record: Any) -> None: ...
+
+    for decorator in (computation, computation.batch):
+        with pytest.raises(BadTopology, match=r"write it with parentheses"):
+            decorator(bill)

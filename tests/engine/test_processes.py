@@ -10,7 +10,7 @@ import pytest
 from penstock.backends.lmdb.backend import LmdbBackend
 from penstock.runtime.running import start
 from penstock.testing.contracts.engine.all import EngineContract
-from penstock.testing.contracts.engine.at_work import Engine
+from penstock.testing.contracts.engine.at_work import Arm, Engine
 from penstock.testing.contracts.subject import Opening
 
 
@@ -25,3 +25,7 @@ class TestProcesses(EngineContract):
     @pytest.fixture
     def engine(self) -> Engine:
         return partial(start, processes=True, lanes=2)
+
+    @pytest.fixture
+    def arm_lanes(self, monkeypatch: pytest.MonkeyPatch) -> Arm:
+        return lambda what: monkeypatch.setenv("PENSTOCK_FAIL", what.replace("raise", "kill"))

@@ -40,6 +40,7 @@ _SHOWN = {
     "lag_s": "lag s",
     "processed": "processed",
     "failures": "failures",
+    "skipped": "skipped",
     "dead_letters": "dead letters",
     "stopped": "stopped",
 }
@@ -220,6 +221,7 @@ class _Lines:
         self._first = f"running {names} on {hub} as {running.name}"
 
     def __enter__(self) -> _Lines:
+        self._rates.look(_processed(self._running), time.monotonic())
         if not self._quiet:
             click.echo(self._first, err=True)
         return self

@@ -79,8 +79,8 @@ class _Declaring:
 
     def __call__(
         self,
-        *,
-        inputs: str | Sequence[str],
+        *bare: object,
+        inputs: str | Sequence[str] = (),
         outputs: str | Sequence[str] = (),
         name: str | None = None,
         policy: Policy | None = None,
@@ -101,6 +101,8 @@ class _Declaring:
         <Computation bill: shop/orders -> shop/invoices>
         """
 
+        _check_called(bare)
+
         def declared(handler: Callable[..., Any]) -> Computation:
             return _checked(
                 Computation(
@@ -119,8 +121,8 @@ class _Declaring:
 
     def batch(
         self,
-        *,
-        inputs: str | Sequence[str],
+        *bare: object,
+        inputs: str | Sequence[str] = (),
         outputs: str | Sequence[str] = (),
         capacity: int = 1_000,
         threshold: Duration = "1s",
@@ -135,6 +137,8 @@ class _Declaring:
         parameter is annotated as ``pyarrow.RecordBatch``, it gets one of those.
 
         What fails is the whole list: it is tried again, skipped or dead-lettered together."""
+
+        _check_called(bare)
 
         def declared(handler: Callable[..., Any]) -> Computation:
             return _checked(
@@ -154,6 +158,11 @@ class _Declaring:
             )
 
         return declared
+
+
+def _check_called(bare: tuple[object, ...]) -> None:
+    if bare:
+        raise BadTopology("write it with parentheses: @computation(inputs=…, outputs=…)")
 
 
 computation = _Declaring()
@@ -223,6 +232,8 @@ def _check_handler(made: Computation) -> None:
 
 
 def _check_takes(what: str, method: Callable[..., Any], given: tuple[str, ...], own: int) -> None:
+    if inspect.isgeneratorfunction(method) or inspect.isasyncgenfunction(method):
+        raise BadTopology(f"{what} has a yield in it: append to out what it makes, one by one")
     parameters = _parameters(method)[own:]
     taken = [parameter for parameter in parameters if parameter.kind not in _NAMED_ONLY]
     for at, name in enumerate(given):
@@ -254,8 +265,9 @@ def _name(name: str | None, handler: Callable[..., Any]) -> str:
     chosen = getattr(handler, "__name__", None) if name is None else name
     if not isinstance(chosen, str) or chosen == "<lambda>":
         raise BadTopology(f"a computation of {handler!r} needs a name=…")
-    checked_name(chosen + DEAD_LETTERS)
-    return checked_name(chosen)
+    checked_name(chosen)
+    checked_name(chosen + DEAD_LETTERS)  # which is longer
+    return chosen
 
 
 def _streams(what: str, names: str | Sequence[str]) -> tuple[str, ...]:

@@ -86,7 +86,8 @@ def _checked(given: tuple[Computation | type[Any], ...]) -> tuple[Computation, .
     computations: list[Computation] = []
     for each in given:
         if not isinstance(each, Computation):
-            raise BadTopology(f"{each!r} is no computation: decorate it with @computation(…)")
+            shown = getattr(each, "__qualname__", None) or repr(each)
+            raise BadTopology(f"{shown} is no computation: decorate it with @computation(…)")
         if any(each.name == other.name for other in computations):
             raise BadTopology(f"two computations are called {each.name!r}: each needs its own name")
         computations.append(each)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from penstock.runtime.groups import Groups
 from penstock.runtime.running import Running
 
 
@@ -37,16 +38,24 @@ def run_views(running: Running, rates: Mapping[str, float]) -> list[dict[str, An
 def summary(running: Running, seconds: float) -> dict[str, Any]:
     """What a run came to, for the end of it."""
     stopped = running.stopped()
+    groups = running.hub.groups
     rates = {
         name: counters.processed / max(seconds, 1e-9) for name, counters in running.counters.items()
     }
     return {
         "replica": running.name,
         "seconds": round(seconds, 3),
-        "computations": run_views(running, rates),
+        "computations": [
+            {**view, "lag": _lag(groups, view["computation"])} for view in run_views(running, rates)
+        ],
         "stopped": stopped,
         "healthy": is_healthy(running, stopped),
     }
+
+
+def _lag(groups: Groups, name: str) -> int:
+    """Of the whole group: at the end nothing is held here."""
+    return sum(position.lag for position in groups.positions(groups.load(name)).values())
 
 
 def is_healthy(running: Running, stopped: Mapping[str, list[str]]) -> bool:

@@ -377,8 +377,11 @@ class Dispatcher:
         again = charge.rewound_to == to
         charge.rewinds = charge.rewinds + 1 if again else 0
         charge.rewound_to = to
-        policy = self._judges[duty.computation].policy
-        return policy.wait_s(charge.rewinds) if charge.rewinds else 0.0
+        if not charge.rewinds:
+            return 0.0
+        wait_s = self._judges[duty.computation].policy.wait_s(charge.rewinds)
+        log.warning("%s: back to offset %d once more, in %g s", duty, to, wait_s)
+        return wait_s
 
 
 def _no_more(box: queue.SimpleQueue[Work | None] | None) -> queue.SimpleQueue[Work | None]:

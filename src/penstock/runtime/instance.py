@@ -31,7 +31,18 @@ class Loop:
             self._loop = asyncio.new_event_loop()
         if timeout_s is not None:
             awaited = asyncio.wait_for(awaited, timeout_s)
-        return self._loop.run_until_complete(awaited)
+        try:
+            return self._loop.run_until_complete(awaited)
+        finally:
+            self._end_rest(self._loop)
+
+    def _end_rest(self, loop: asyncio.AbstractEventLoop) -> None:
+        """What a handler has started and not awaited ends with it: later it would append to what
+        belongs to other records."""
+        while left := asyncio.all_tasks(loop):
+            for task in left:
+                task.cancel()
+            loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
 
     def close(self) -> None:
         if self._loop is not None:

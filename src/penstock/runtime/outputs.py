@@ -7,6 +7,7 @@ attempt can be taken back, and time and trace be carried on, without anything do
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from threading import get_ident
 from typing import Any, NamedTuple, TypedDict, Unpack
 
 from penstock.core.batch import COMMIT_BYTES_MAX, ROW_OVERHEAD, Batch, Row, timed_batch
@@ -146,6 +147,7 @@ class Outputs:
 
     def __init__(self, computation: str, targets: Mapping[str, Target]) -> None:
         self._computation = computation
+        self._thread = get_ident()
         self._gathered = {name: _Gathered(target) for name, target in targets.items()}
         self._left: Callable[[], int] = _none_left
         self._last = 0
@@ -161,9 +163,10 @@ class Outputs:
         trace; and shard, if the key shall not choose it. Without a timestamp it gets that of the
         record in hand; its trace goes on too."""
         gathered = self._gathered.get(stream)
-        if gathered is None:
-            raise self._unknown(stream)
+        if gathered is None or get_ident() != self._thread:
+            raise self._refusal(stream)
         if more:
+            _check_more(more)
             found, data = gathered.noted(value, key, **more)
             self.nbytes += gathered.beside(len(gathered.keys))
         else:
@@ -189,7 +192,12 @@ class Outputs:
         self.overflows = True
         raise Overflow
 
-    def _unknown(self, stream: object) -> BadOutput:
+    def _refusal(self, stream: object) -> BadOutput:
+        if stream in self._gathered:
+            return BadOutput(
+                f"{self._computation} appends to {stream!r} from another thread: nobody could tell "
+                "to which record that belongs; append what threads have made when they are done"
+            )
         known = ", ".join(self._gathered) or "nothing"
         return BadOutput(
             f"{self._computation} appends to {stream!r}, which is not among its outputs: {known}"
@@ -254,6 +262,13 @@ class Outputs:
             gathered.cut(0)
         self.nbytes = 0
         self.overflows = False
+
+
+def _check_more(more: More) -> None:
+    unknown = more.keys() - More.__annotations__.keys()
+    if unknown:
+        known = ", ".join(More.__annotations__)
+        raise TypeError(f"out.append takes no {', '.join(unknown)}: value, key, {known}")
 
 
 def _carry_on(gathered: _Gathered, first: int, mark: Mark) -> None:

@@ -182,3 +182,7 @@ def _size(key: str, data: bytes | None) -> int:
 def _check_key(key: object) -> None:
     if not isinstance(key, str):
         raise BadValue(f"state[{key!r}]: keys are text")
+    try:
+        key.encode()
+    except UnicodeEncodeError as why:
+        raise BadValue(f"state[{key!r}]: no text that can be stored: {why}") from None

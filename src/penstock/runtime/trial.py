@@ -94,8 +94,6 @@ class Trial:
         may_skip: bool = True,
     ) -> bool:
         """Whether they are done with after this failure; else the slice ends."""
-        if not _is_failure(error):
-            raise error
         self._tally.failures += 1
         hopeless = (NoRetry, BadOutput, Rewind, *self._policy.no_retry)
         stack = "".join(traceback.format_exception(error))
@@ -198,12 +196,6 @@ class Trial:
         if len(records) == 1:
             return str(first)
         return str(Slice(first.stream, first.shard, first.offset, records[-1].offset + 1))
-
-
-def _is_failure(error: BaseException) -> bool:
-    """Not what ends a program from outside."""
-    cancelled = type(error).__name__ == "CancelledError"
-    return isinstance(error, Exception | SystemExit | GeneratorExit) or cancelled
 
 
 def _reason(error: BaseException) -> str:

@@ -108,9 +108,16 @@ class Certificate:
             and all(each.equal is not False for each in self.state)
         )
 
+    @property
+    def complete(self) -> bool:
+        """Whether everything could be compared."""
+        return all(
+            None not in (each.lost, each.doubled, each.out_of_order) for each in self.streams
+        ) and all(each.equal is not None for each in self.state)
+
     def view(self) -> dict[str, Any]:
         """For programs."""
         told = asdict(self)
         told["ended"] = [each._asdict() for each in self.ended]
         told["streams"] = [{**asdict(each), "clean": each.clean} for each in self.streams]
-        return {"clean": self.clean, **told}
+        return {"clean": self.clean, "complete": self.complete, **told}

@@ -21,6 +21,8 @@ class Example(NamedTuple):
     value: Any
     key: str | None = None
     """None: one is made up."""
+    is_text: bool = False
+    """A line that is no JSON."""
 
 
 Source = Callable[[int], tuple[Any, str]]
@@ -42,6 +44,9 @@ def made_up(stream: str, codec: Codec, sample: Sequence[Example], seed: str) -> 
     """From the sample, again and again, with another ``id`` each time; without one from a
     default that the codec can encode."""
     dice = random.Random(f"{seed} prove load {stream}")
+    for each in sample:
+        if each.is_text and codec.name == "json":
+            raise BadSetting(f"sample: {stream} is of JSON, and {each.value[:80]!r} is none")
     fit = [(_fitting(stream, codec, each.value), each.key) for each in sample]
     default = None if fit else _default(stream, codec)
 
@@ -59,7 +64,7 @@ def _example(line: str) -> Example:
     try:
         value = json.loads(line)
     except ValueError:
-        return Example(line)
+        return Example(line, is_text=True)
     if isinstance(value, dict) and set(value) in _LINE_KEYS:
         key = value.get("key")
         return Example(value["value"], None if key is None else str(key))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,6 +32,9 @@ Run = Callable[..., Running]
 all of its computations."""
 
 
+Told = Callable[[], str]
+"""What was logged since the last call, here or in lanes that are processes."""
+
 Arm = Callable[[str], None]
 """Has something die at a fail point, as ``PENSTOCK_FAIL`` says it."""
 
@@ -52,8 +56,20 @@ class AtWork(Subject):
         return Gates(tmp_path / "gates")
 
     @pytest.fixture
+    def told(
+        self, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+    ) -> Iterator[Told]:
+        with caplog.at_level(logging.INFO, "penstock"):
+            yield lambda: caplog.text + capfd.readouterr().err
+
+    @pytest.fixture
     def arm(self, monkeypatch: pytest.MonkeyPatch) -> Arm:
         return lambda what: monkeypatch.setattr(failpoints, "_armed", failpoints.armed(what))
+
+    @pytest.fixture
+    def arm_lanes(self, arm: Arm) -> Arm:
+        """The same for lanes; where they are no threads of this process, it is said otherwise."""
+        return arm
 
     @pytest.fixture
     def run(self, engine: Engine, hub: Hub, effects: Effects, gates: Gates) -> Iterator[Run]:

@@ -267,7 +267,8 @@ class FailingContract(AtWork):
         assert origins(hub) == {0: [0, 1, 2, 4, 5, 6], 1: list(range(6))}
         begun = effects.of("begin", shard=0, offset=3)
         assert len(begun) == 2
-        assert 0.3 <= begun[1].at_s - begun[0].at_s < 0.6 + 0.3, "between T and 2 T"
+        begins_s = 2.0 if self.KILLS else 0.3  # a process takes its time to begin
+        assert 0.3 <= begun[1].at_s - begun[0].at_s < 0.6 + begins_s, "between T and 2 T"
         counted = running.counters["serve"]
         assert (counted.failures, counted.skipped, counted.lanes_lost) == (2, 1, 2)
 

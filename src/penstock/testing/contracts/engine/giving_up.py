@@ -11,6 +11,7 @@ from penstock.runtime.settings import RunSettings
 from penstock.testing.contracts.engine.at_work import (
     AtWork,
     Run,
+    Told,
     fill,
     orders,
     origins,
@@ -28,18 +29,15 @@ BAD = {"fails": 100}
 
 
 class GivingUpContract(AtWork):
-    def test_a_skipped_record_is_traced(
-        self, hub: Hub, run: Run, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_a_skipped_record_is_traced(self, hub: Hub, run: Run, told: Told) -> None:
         stream = orders(hub, each=2)
         stream.append(BAD)
         fill(stream, 2)
-        with caplog.at_level(logging.ERROR, "penstock"):
-            running = run(shop, policy={"retries": 1, "delay": "0s", "then": "skip"})
-            assert running.wait("10s", until_caught_up=True)
+        running = run(shop, policy={"retries": 1, "delay": "0s", "then": "skip"})
+        assert running.wait("10s", until_caught_up=True)
         assert origins(hub) == {0: [0, 1, 3, 4]}
         assert stored_state(hub)["count"] == 4
-        assert "serve: shop/orders:0+2 is skipped" in caplog.text
+        assert "serve: shop/orders:0+2 is skipped" in told()
         counted = running.counters["serve"]
         assert (counted.processed, counted.skipped, counted.failures) == (5, 1, 2)
 
@@ -158,23 +156,19 @@ class GivingUpContract(AtWork):
             running.counters["append_elsewhere"].last_failure
         )
 
-    def test_the_first_failures_can_be_skipped(
-        self, hub: Hub, run: Run, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_the_first_failures_can_be_skipped(self, hub: Hub, run: Run, told: Told) -> None:
         """One for each computation; the second stops."""
         stream = orders(hub)
         for bad in (False, True, False, True, False):
             stream.append(BAD if bad else None)
-        with caplog.at_level(logging.ERROR, "penstock"):
-            running = run(two_shops, skip_first_failures=1, policy={"retries": 0})
-            until(lambda: len(running.stopped()) == 2, "the second bad one stops it", 10)
+        running = run(two_shops, skip_first_failures=1, policy={"retries": 0})
+        until(lambda: len(running.stopped()) == 2, "the second bad one stops it", 10)
         assert origins(hub) == {0: [0, 2]}
         assert origins(hub, REFUNDS) == {0: [0, 2]}
+        log = told()
         for name in ("serve", "refund"):
             assert running.counters[name].skipped == 1
-            assert f"{name}: shop/orders:0+1 is skipped: --skip-first-failures, 0 left" in (
-                caplog.text
-            )
+            assert f"{name}: shop/orders:0+1 is skipped: --skip-first-failures, 0 left" in log
 
     def test_each_computation_has_its_policy(self, hub: Hub, run: Run, effects: Effects) -> None:
         stream = orders(hub, each=1)

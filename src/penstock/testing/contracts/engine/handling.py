@@ -29,11 +29,13 @@ from penstock.testing.contracts.engine.samples import (
     checkpointing,
     copying,
     doubling,
+    gathering,
     latest,
     much,
     passing,
     several,
     shop,
+    threading_out,
 )
 from penstock.testing.faults.children import until
 
@@ -166,6 +168,19 @@ class HandlingContract(AtWork):
             stream.append({"sleep": 0.001}, shard=n % 2)
         assert run(awaiting).wait("10s", until_caught_up=True)
         assert origins(hub) == whole(2, 10)
+
+    def test_what_an_async_handler_leaves_behind_ends_with_it(self, hub: Hub, run: Run) -> None:
+        orders(hub, each=3)
+        running = run(gathering, policy={"retries": 1, "delay": "50ms"})
+        assert running.wait("20s", until_caught_up=True)
+        assert origins(hub) == whole(1, 3)
+
+    def test_another_thread_cannot_append(self, hub: Hub, run: Run, effects: Effects) -> None:
+        """Nobody could tell to which record that belongs."""
+        orders(hub, each=3)
+        assert run(threading_out).wait("10s", until_caught_up=True)
+        assert effects.count("refused") == 3
+        assert values(hub) == []
 
     def test_an_async_handler_that_takes_too_long_has_failed(
         self, hub: Hub, run: Run, effects: Effects

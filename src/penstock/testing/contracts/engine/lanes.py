@@ -178,11 +178,13 @@ class LanesContract(AtWork):
         first = run(shop, name="a", lanes=2)
         until(lambda: effects.count("end") > 30, "the first is at work", 20)
         second = run(shop, name="b", lanes=2)
+        for n in range(160):
+            stream.append({"sleep": (n * 7 % 5) / 2_000}, shard=n % 4)
         until(lambda: any(e.replica == "b" for e in effects.of("begin")), "both are", 20)
         first.stop("10s")
         assert second.wait("20s", until_caught_up=True)
         _check_serial(effects)
-        assert origins(hub) == whole(4, 40)
+        assert origins(hub) == whole(4, 80)
 
     @pytest.mark.slow
     def test_a_thousand_shards_of_ten_streams_share_ten_lanes(self, hub: Hub, run: Run) -> None:

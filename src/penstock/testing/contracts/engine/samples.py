@@ -3,15 +3,17 @@ they do through files and streams, so that they run in other processes too."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
+import threading
 import time
 from typing import Any
 
 import pyarrow as pa
 
 from penstock.core.computation import computation
-from penstock.core.errors import NoRetry, Rewind
+from penstock.core.errors import BadOutput, NoRetry, Rewind
 from penstock.core.model import Record
 from penstock.core.policy import Policy
 from penstock.core.topology import Topology
@@ -190,14 +192,48 @@ doubling = Topology(pass_on_twice)
 
 @computation(inputs=ORDERS, outputs=BILLS)
 async def await_each(record: Record, out: Outputs, ctx: Context) -> None:
-    import asyncio
-
     tell(ctx, "begin", record)
     await asyncio.sleep((record.value or {}).get("sleep", 0))
     out.append(BILLS, {"from": str(record.id)})
 
 
 awaiting = Topology(await_each)
+
+
+@computation(inputs=ORDERS, outputs=BILLS)
+async def gather_each(record: Record, out: Outputs, ctx: Context) -> None:
+    """Its first attempt fails while another task of it still waits to append."""
+    first = _before(ctx, record) == 0
+    tell(ctx, "begin", record)
+
+    async def append() -> None:
+        await asyncio.sleep(0.02)
+        out.append(BILLS, {"from": str(record.id)})
+
+    async def fail() -> None:
+        if first:
+            raise ValueError("the first attempt fails")
+
+    await asyncio.gather(append(), fail())
+
+
+gathering = Topology(gather_each)
+
+
+@computation(inputs=ORDERS, outputs=BILLS)
+def append_by_a_thread(record: Record, out: Outputs, ctx: Context) -> None:
+    def append() -> None:
+        try:
+            out.append(BILLS, {"from": str(record.id)})
+        except BadOutput as why:
+            tell(ctx, "refused", record, why=str(why))
+
+    thread = threading.Thread(target=append)
+    thread.start()
+    thread.join()
+
+
+threading_out = Topology(append_by_a_thread)
 
 
 @computation(inputs=ORDERS, outputs=BILLS)
