@@ -65,6 +65,10 @@ sim: $(STAMP) ## Simulate groups under faults: make sim SEEDS=400, or one again:
 live: $(STAMP) ## Hurt real members and producers on one hub: make live SECONDS=600, or SEED=7
 	$(BIN)/python -m penstock.testing.live --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
+.PHONY: engines
+engines: $(STAMP) ## The whole contract of engines, on lanes that are processes too: five minutes
+	$(BIN)/python -m pytest -q tests/engine/test_threads.py tests/engine/every_process.py
+
 .PHONY: prove
 prove: $(STAMP) ## Kill replicas of a topology at every fail point, 10^5 records each: make prove SEED=7
 	$(BIN)/python -m penstock.testing.prove --records $(RECORDS) $(if $(SEED),--seed $(SEED))

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import penstock
@@ -71,7 +72,7 @@ def test_it_ends_when_everything_is_consumed_and_sums_up(shop: Shop) -> None:
     shop.order(*({"id": n} for n in range(20)))
     out, err = shop.run("--until-caught-up")
     header, line = out.splitlines()
-    assert header.split()[:2] == ["computation", "records/s"]
+    assert header.split()[:2] == ["computation", "rec/s"]
     assert line.split()[0] == "bill"
     assert line.split()[4:] == ["20", "0", "0", "0", "0"]
     assert "running bill on ./penstock-data" in err
@@ -228,7 +229,20 @@ def test_on_a_terminal_it_shows_a_line_for_each_computation(shop: Shop, tmp_path
         shown += part
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
     text = shown.decode()
-    assert "records/s" in text
+    assert "rec/s" in text
     assert "caught up" in text
     assert "bill" in text
     assert "Terminate computation: bill due to previous failure" in text
+
+
+def test_a_dead_letter_that_cannot_be_decoded_is_shown_with_its_reason(shop: Shop) -> None:
+    text = SHOP.replace('Policy(retries=1, delay="10ms")', 'Policy(retries=0, then="dead-letter")')
+    (shop.shell.cwd / "shop.py").write_text(text)
+    batch = pa.RecordBatch.from_pydict({"key": [b"ann"], "data": [b"{not json"]})
+    shop.hub.stream("shop/orders").append_arrow(batch)
+    shop.run("--until-caught-up")
+    out, _ = shop.shell("tail", "bill.dead-letters", "--from", "earliest", "--json")
+    letter = json.loads(out)
+    assert letter["data"] == "{not json"
+    assert "cannot decode" in letter["undecodable"]
+    assert "BadValue" in {h["name"]: h["value"] for h in letter["headers"]}["dead-letter-reason"]

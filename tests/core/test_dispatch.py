@@ -700,6 +700,35 @@ def test_others_go_on_beside_it_where_each_lane_has_its_own_process() -> None:
     assert len(dealt(dispatch, 1.0, 0, 1)) == 2
 
 
+def test_what_is_sticky_stays_with_its_lane_as_long_as_there_is_that_lane() -> None:
+    dispatch = Dispatch({"bill": Rules(sticky=True)}, 2)
+    for shard in range(2):
+        dispatch.begin(duty(shard), TOKEN, 0, 1_000, 0.0)
+    first = dealt(dispatch, 0.0, 0, 1)
+    assert {given.lane: given.duty.shard.index for given in first.values()} == {0: 0, 1: 1}
+    done(dispatch, first[0], 0.1)
+    dispatch.lane_lost(1)
+    dispatch.lose(duty(1), TOKEN, 9.0)
+    dispatch.begin(duty(1), b"next", 0, 1_000, 0.2)
+    dispatch.ask(3)
+    again = dispatch.deal(50.0)
+    assert [(given.lane, given.duty.shard.index) for given in again] == [(3, 1)]
+    assert not dispatch.deal(60.0), "shard 0 waits for lane 0, however long"
+    dispatch.ask(0)
+    assert [given.duty.shard.index for given in dispatch.deal(61.0)] == [0]
+
+
+def test_what_is_sticky_is_shared_out_evenly() -> None:
+    dispatch = Dispatch({"bill": Rules(sticky=True)}, 2)
+    for shard in range(6):
+        dispatch.begin(duty(shard), TOKEN, 0, 1, 0.0)
+    for turn in range(3):
+        for given in dealt(dispatch, turn, 0, 1).values():
+            done(dispatch, given, turn)
+    lanes = [hold.last_lane for hold in dispatch.holds.values()]
+    assert sorted(lanes, key=str) == [0, 0, 0, 1, 1, 1]
+
+
 # The whole
 
 

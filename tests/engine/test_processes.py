@@ -1,31 +1,19 @@
-"""The contract of engines, on lanes that are processes."""
+"""The contract of engines, on lanes that are processes: where that makes a difference. All of it is
+in `every_process.py`: ``make engines``."""
 
 from __future__ import annotations
 
-from functools import partial
-from pathlib import Path
-
 import pytest
 
-from penstock.backends.lmdb.backend import LmdbBackend
-from penstock.runtime.running import start
-from penstock.testing.contracts.engine.all import EngineContract
-from penstock.testing.contracts.engine.at_work import Arm, Engine
-from penstock.testing.contracts.subject import Opening
+from penstock.testing.contracts.engine.exactly_once import ExactlyOnceContract
+from penstock.testing.contracts.engine.giving_up import GivingUpContract
+from penstock.testing.contracts.engine.handing_over import HandingOverContract
+from penstock.testing.contracts.engine.stopping import StoppingContract
+from tests.engine.every_process import InProcesses
 
 
 @pytest.mark.slow
-class TestProcesses(EngineContract):
-    KILLS = True
-
-    @pytest.fixture
-    def opening(self, tmp_path: Path) -> Opening:
-        return lambda: LmdbBackend(tmp_path / "hub")
-
-    @pytest.fixture
-    def engine(self) -> Engine:
-        return partial(start, processes=True, lanes=2)
-
-    @pytest.fixture
-    def arm_lanes(self, monkeypatch: pytest.MonkeyPatch) -> Arm:
-        return lambda what: monkeypatch.setenv("PENSTOCK_FAIL", what.replace("raise", "kill"))
+class TestProcesses(
+    InProcesses, ExactlyOnceContract, HandingOverContract, StoppingContract, GivingUpContract
+):
+    """What is lost, doubled, handed over, stopped and given up."""

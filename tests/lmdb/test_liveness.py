@@ -239,8 +239,8 @@ child = os.fork()
 if not child:
     liveness.leave("billing", "ann", 1)
     assert liveness.sign("billing", "ann", 1).alive, "the parent's lock is not the child's to end"
+    print(os.getpid(), flush=True)
     signal.pause()
-print(child, flush=True)
 sys.stdin.readline()
 """
 

@@ -46,7 +46,7 @@ def test_there_is_a_default_for_each_codec(codec: str, kind: type) -> None:
 def test_a_sample_is_repeated_with_other_ids(tmp_path: Path) -> None:
     path = tmp_path / "orders.jsonl"
     path.write_text(
-        '{"key": "ann", "value": {"id": 5, "city": "Rome"}}\n\n{"id": "x"}\nplain\n[1]\n'
+        '{"key": "ann", "value": {"id": 5, "city": "Rome"}}\n\n{"id": "x"}\n"plain"\n[1]\n'
     )
     sample = read_sample(str(path))
     assert sample == [Example({"id": 5, "city": "Rome"}, "ann"), Example({"id": "x"}),
@@ -66,6 +66,15 @@ def test_a_sample_is_put_into_the_form_that_the_codec_takes(tmp_path: Path) -> N
     assert json.loads(made) == value
     (made, _) = made_up("orders", find_codec("text"), [Example("Rome")], "7")(0)
     assert made == "Rome"
+
+
+def test_what_is_no_json_is_refused_for_a_stream_of_json(tmp_path: Path) -> None:
+    path = tmp_path / "orders.txt"
+    path.write_text("{bad\n")
+    sample = read_sample(str(path))
+    with pytest.raises(BadSetting, match=r"is of JSON, and '\{bad' is none"):
+        made_up("orders", find_codec("json"), sample, "7")
+    assert made_up("orders", find_codec("text"), sample, "7")(0)[0] == "{bad"
 
 
 def test_a_sample_that_cannot_be_used_is_refused(tmp_path: Path) -> None:

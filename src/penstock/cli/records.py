@@ -16,7 +16,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 import penstock
 from penstock.cli import render
 from penstock.cli.streams import as_json
-from penstock.core.errors import BadRecord, BadSetting, PenstockError
+from penstock.core.errors import BadRecord, BadSetting
 from penstock.core.model import Record
 from penstock.core.reading import check_shard, check_start
 from penstock.ops.views import record_view
@@ -179,7 +179,7 @@ def tail(
         records = (followed if follow else merged)(target, starts)
         for record in records:
             if as_json:
-                render.json_line(_viewed(record))
+                render.json_line(record_view(record))
             else:
                 _show(record)
             if follow:
@@ -203,13 +203,6 @@ def _starts(stream: Stream, shards: list[int], start: str | None, count: int) ->
     longest = max(bounds, key=lambda shard: bounds[shard].end)
     check_start(stream.info, longest, int(start), bounds[longest])
     return {shard: min(int(start), kept.end) for shard, kept in bounds.items()}
-
-
-def _viewed(record: Record) -> dict[str, Any]:
-    try:
-        return record_view(record)
-    except PenstockError as why:  # data that its codec cannot read is shown as it is
-        raise BadRecord(f"{record.id}: {why}") from None
 
 
 def _show(record: Record) -> None:

@@ -35,13 +35,13 @@ SAY_S = 10.0
 _SHOWN = {
     "computation": "computation",
     "shards": "shards",
-    "records_per_s": "records/s",
+    "records_per_s": "rec/s",
     "lag": "lag",
     "lag_s": "lag s",
-    "processed": "processed",
-    "failures": "failures",
+    "processed": "done",
+    "failures": "failed",
     "skipped": "skipped",
-    "dead_letters": "dead letters",
+    "dead_letters": "dead",
     "stopped": "stopped",
 }
 

@@ -65,6 +65,8 @@ class Rules:
     """Of a batch computation: a slice is one batch, even where others go record by record."""
     threshold_s: float = 0.0
     """So long a batch may wait to be full."""
+    sticky: bool = False
+    """A shard stays with the lane that had it first, as long as there is that lane."""
 
 
 class Given(NamedTuple):
@@ -407,11 +409,18 @@ class Dispatch:
             taker = asked.get(hold.duty.shard.index % places)
             if hold.last_lane in self.waiting:
                 taker, since_s = hold.last_lane, since_s - WARM_S
+            elif self.rules[hold.duty.computation].sticky and self.allocation == "pool":
+                taker = None if hold.last_lane is not None else self._least_stuck()
             if taker is None or since_s >= best_s:
                 continue
             if hold.duty.computation not in closed and hold.duty not in left:
                 best, best_s = (taker, hold), since_s
         return best
+
+    def _least_stuck(self) -> int:
+        """The waiting lane that fewest shards stay with."""
+        stuck = Counter(hold.last_lane for hold in self.holds.values())
+        return min(self.waiting, key=lambda lane: stuck[lane])
 
     def _is_single(self, duty: Duty) -> bool:
         hold = self.holds.get(duty)

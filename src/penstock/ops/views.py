@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from penstock.core.attempts import Attempts
+from penstock.core.errors import BadValue
 from penstock.core.events import Stop
 from penstock.core.journal import Entry
 from penstock.core.model import Bounds, Record, ShardId, StreamInfo
@@ -347,7 +348,10 @@ def explanation(
 
 
 def _value_view(record: Record) -> dict[str, Any]:
-    value = record.value
+    try:
+        value = record.value
+    except BadValue as why:  # a dead letter may be just that
+        return {**_bytes_view("data", record.data), "undecodable": str(why)}
     return _bytes_view("value", value) if isinstance(value, bytes) else {"value": value}
 
 

@@ -175,7 +175,10 @@ class Dispatcher:
         """Lanes that did not end in time: they are lost."""
         with self.lock:
             now_s = self.clock()
-            lost = self._dispatch.overdue(now_s) + self._farewells.overdue(now_s)
+            lost = self._dispatch.overdue(now_s)
+            for each in self._farewells.overdue(now_s):
+                self._dispatch.lane_lost(each.lane)  # shards may stay with it
+                lost.append(each)
             for each in lost:
                 self._forget(each.lane, each.duty)
             return lost

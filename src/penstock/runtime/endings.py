@@ -10,11 +10,16 @@ import atexit
 import os
 import signal
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from types import FrameType
 from typing import Protocol
 
+ONCE_S = 0.5
+"""Who tells a process and its group to end tells it twice: that is once."""
+
+_first_s = 0.0
 _ends: dict[int, Callable[[], None]] = {}
 _open: weakref.WeakSet[Closing] = weakref.WeakSet()
 
@@ -55,11 +60,15 @@ def on_sigterm(end: Callable[[], None]) -> Callable[[], None]:
 
 
 def _first(number: int, frame: FrameType | None) -> None:
+    global _first_s
+    _first_s = time.monotonic()
     signal.signal(signal.SIGTERM, _second)
     for end in list(_ends.values()):
         end()
 
 
 def _second(number: int, frame: FrameType | None) -> None:
+    if time.monotonic() - _first_s < ONCE_S:
+        return
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGTERM)

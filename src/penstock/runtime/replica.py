@@ -556,7 +556,7 @@ def _rules(kit: Kit) -> Rules:
             capacity=computation.capacity,
             threshold_s=computation.threshold_s,
         )
-    return Rules(concurrency=kit.concurrency)
+    return Rules(concurrency=kit.concurrency, sticky=computation.is_class)
 
 
 def _note(grant: Grant, at: int, attempts: Attempts) -> Commit:

@@ -8,9 +8,10 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import TracebackType
-from typing import Any
+from typing import Any, get_args
 
 from penstock.core.assign import named
+from penstock.core.dispatch import Allocation
 from penstock.core.errors import BadSetting, BadTopology, UnknownStream
 from penstock.core.ports import Backend, Membership
 from penstock.core.quantities import Duration, seconds
@@ -28,7 +29,7 @@ from penstock.runtime.membership import GroupMembership, MemberSettings
 from penstock.runtime.opening import open as open_hub
 from penstock.runtime.processes import ProcessLanes
 from penstock.runtime.replica import Replica
-from penstock.runtime.settings import RunSettings
+from penstock.runtime.settings import LANES_MAX, RunSettings
 from penstock.runtime.subscription import Subscription
 from penstock.runtime.threads import ThreadLanes
 
@@ -242,8 +243,16 @@ def _changed(
     ):
         if given[key] is not None:
             changes[field] = seconds(given[key], what=key)
+    _check_lanes(changes.get("lanes", settings.lanes), changes.get("allocation", "pool"))
     changed = replace(settings, **changes)
     return changed.with_options(options or {})
+
+
+def _check_lanes(lanes: object, allocation: object) -> None:
+    if isinstance(lanes, bool) or not isinstance(lanes, int) or not 1 <= lanes <= LANES_MAX:
+        raise BadSetting(f"lanes {lanes!r}: a whole number, 1 to {LANES_MAX}")
+    if allocation not in get_args(Allocation):
+        raise BadSetting(f"allocation {allocation!r}: one of {', '.join(get_args(Allocation))}")
 
 
 def _replica(
