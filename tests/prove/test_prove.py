@@ -90,7 +90,7 @@ def test_a_handler_that_refuses_the_load_is_told_of(tmp_path: Path) -> None:
     arguments = ("--kills", "0", "--records", "200", "--replicas", "1", "--sample", "orders.jsonl")
     done = prove(tmp_path, "picky.py", *arguments)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.splitlines()[-1].startswith("clean: ")
+    assert done.stdout.splitlines()[-1].startswith("clean")
     assert "shop/invoices" in done.stdout
 
 

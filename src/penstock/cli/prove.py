@@ -217,7 +217,10 @@ def _show(certificate: Certificate, evidence: str | None) -> None:
         f"seed {certificate.seed}"
     )
     console.print(
-        Text(f"{verdict}: ", "bold green" if certificate.clean else "bold red"), Text(done), sep=""
+        Text(f"{verdict}: ", "bold green" if certificate.clean else "bold red"),
+        Text(done),
+        sep="",
+        soft_wrap=True,
     )
 
 
