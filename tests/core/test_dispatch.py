@@ -693,6 +693,19 @@ def test_a_record_that_may_kill_its_process_is_handled_alone() -> None:
     assert {each.duty.shard.index for each in dispatch.deal(6.2)} == {0, 2}
 
 
+def test_to_go_alone_is_not_waited_for_behind_one_that_hangs() -> None:
+    dispatch = Dispatch({"bill": Rules()}, 3, alone=True)
+    dispatch.begin(duty(1), TOKEN, 0, 100, 0.0)
+    hung = dealt(dispatch, 0.0, 0)[0]
+    assert hung.duty == duty(1)
+    dispatch.begin(duty(0), TOKEN, 0, 100, 1.0, most=1)
+    dispatch.begin(duty(2), TOKEN, 0, 100, 2.0)
+    others = dealt(dispatch, 3.0, 1, 2)
+    assert [given.duty for given in others.values()] == [duty(2)]
+    late = dispatch.deal(40.0)
+    assert [given.duty for given in late] == [duty(0)], "after long enough it goes all the same"
+
+
 def test_others_go_on_beside_it_where_each_lane_has_its_own_process() -> None:
     dispatch = Dispatch({"bill": Rules()}, 2)
     dispatch.begin(duty(0), TOKEN, 0, 100, 0.0, most=1)

@@ -228,7 +228,7 @@ def test_an_idle_process_ends_by_sigterm_and_a_stuck_one_by_the_second(
     assert stuck.process.poll() is None, "the first one waits for the handler"
 
     def told_again() -> bool:
-        """At once it counts as the same: who tells a group and its process to end tells it twice."""
+        """At once it is the same: who tells a process and its group tells it twice."""
         stuck.process.send_signal(signal.SIGTERM)
         return stuck.process.poll() is not None
 
