@@ -3,13 +3,13 @@ it; `test_processes.py` runs a part of it with all other tests."""
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from penstock.backends.lmdb.backend import LmdbBackend
-from penstock.runtime.running import start
+from penstock.runtime.running import Running, start
 from penstock.testing.contracts.engine.all import EngineContract
 from penstock.testing.contracts.engine.at_work import Arm, AtWork, Engine
 from penstock.testing.contracts.subject import Opening
@@ -23,8 +23,14 @@ class InProcesses(AtWork):
         return lambda: LmdbBackend(tmp_path / "hub")
 
     @pytest.fixture
-    def engine(self) -> Engine:
-        return partial(start, processes=True, lanes=2)
+    def engine(self, monkeypatch: pytest.MonkeyPatch) -> Engine:
+        def started(*given: Any, **settings: Any) -> Running:
+            running = start(*given, **{"processes": True, "lanes": 2, **settings})
+            # Only the first lanes die: where each does again, work goes on, but not in a minute.
+            monkeypatch.delenv("PENSTOCK_FAIL", raising=False)
+            return running
+
+        return started
 
     @pytest.fixture
     def arm_lanes(self, monkeypatch: pytest.MonkeyPatch) -> Arm:
