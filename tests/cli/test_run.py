@@ -30,6 +30,8 @@ from penstock import Policy, Topology, computation
 def bill(record, out, ctx):
     if record.value.get("bad"):
         raise ValueError("a bad order")
+    if "begins" in record.value:
+        open(record.value["begins"], "w").close()
     time.sleep(record.value.get("sleep", 0))
     out.append("shop/invoices", {**record.value, **ctx.options}, key=record.key)
 
@@ -173,8 +175,9 @@ def ended(process: subprocess.Popen[bytes], seconds: float = 20) -> tuple[int, b
 def test_a_signal_lets_the_record_in_hand_end_and_commits(shop: Shop, how: signal.Signals) -> None:
     (shop.shell.cwd / "penstock.toml").write_text('run.max_wait_handler = "10s"\n')
     process = started(shop, "--json")
-    shop.order({"id": 1, "sleep": 0.3}, {"id": 2, "sleep": 1.0}, {"id": 3, "sleep": 30})
-    until(lambda: len(shop.invoices()) == 1, "the first is done, the second in hand", 20)
+    begun = shop.shell.cwd / "begun"
+    shop.order({"id": 1}, {"id": 2, "sleep": 1.0, "begins": str(begun)}, {"id": 3, "sleep": 30})
+    until(begun.exists, "the second is in hand", 20)
     process.send_signal(how)
     code, out = ended(process)
     assert code == 0
@@ -246,3 +249,27 @@ def test_a_dead_letter_that_cannot_be_decoded_is_shown_with_its_reason(shop: Sho
     assert letter["data"] == "{not json"
     assert "cannot decode" in letter["undecodable"]
     assert "BadValue" in {h["name"]: h["value"] for h in letter["headers"]}["dead-letter-reason"]
+
+
+def test_what_stops_at_no_record_is_told_so(shop: Shop) -> None:
+    text = (
+        SHOP
+        + """
+@computation(inputs="shop/orders", policy=Policy(retries=0))
+class Audit:
+    def init(self): raise OSError("no audit log")
+    def process(self, record): ...
+
+topology = Topology(Audit)
+"""
+    )
+    (shop.shell.cwd / "shop.py").write_text(text)
+    shop.order({"id": 1})
+    shop.run("--until-caught-up", code=1)
+    out, _ = shop.shell("group", "show", "Audit")
+    assert "no record: 1 failed: OSError: no audit log" in out
+    assert "because a call that is about no record (init, on_timer) failed once" in out
+    assert "to leave it out" not in out
+    found = json.loads(shop.shell("group", "show", "Audit", "--json")[0])
+    (told,) = (row["attempts"] for row in found["shards"] if row["stopped"])
+    assert (told["record"], told["failed"]) == (None, 1)

@@ -244,11 +244,12 @@ def _shard_line(row: Mapping[str, Any]) -> dict[str, Any]:
     attempts = line.pop("attempts")
     del line["stopped_since"]
     if attempts is not None:
-        offset = attempts["record"].rpartition("+")[2]
+        record = attempts["record"]
+        where = "no record" if record is None else f"+{record.rpartition('+')[2]}"
         counts = {"failed": attempts["failed"], "died": attempts["deaths"]}
         told = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
         reason = brief(attempts["reason"], _REASON_CHARS_IN_TABLE)
-        line["trouble"] = ": ".join(filter(None, [f"+{offset}", told, reason]))
+        line["trouble"] = ": ".join(filter(None, [where, told, reason]))
     return line
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from penstock.core.attempts import Attempts
+from penstock.core.attempts import NO_RECORD, Attempts
 from penstock.core.model import RecordId, ShardId
 from penstock.ops.times import utc
 from penstock.runtime.seeks import Position
@@ -26,8 +26,9 @@ def trouble(attempts: Attempts | None, position: Position | None, stopped: bool)
 def attempts_view(shard: ShardId, attempts: Attempts | None) -> dict[str, Any] | None:
     if attempts is None:
         return None
+    record = str(RecordId(shard.stream, shard.index, attempts.offset))
     return {
-        "record": str(RecordId(shard.stream, shard.index, attempts.offset)),
+        "record": None if attempts.offset == NO_RECORD else record,
         "failed": attempts.failed,
         "deaths": attempts.deaths,
         "at": utc(attempts.at_ms) if attempts.at_ms else None,
@@ -37,7 +38,8 @@ def attempts_view(shard: ShardId, attempts: Attempts | None) -> dict[str, Any] |
 
 def because(told: Mapping[str, Any]) -> str:
     """Such a view as in: because orders:2+17 failed 3 times (ValueError: no price)."""
-    record, failed, deaths = told["record"], told["failed"], told["deaths"]
+    record = told["record"] or "a call that is about no record (init, on_timer)"
+    failed, deaths = told["failed"], told["deaths"]
     times = "once" if failed == 1 else f"{failed} times"
     died = "1 process died" if deaths == 1 else f"{deaths} processes died"
     if failed and deaths:

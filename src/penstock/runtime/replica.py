@@ -12,57 +12,35 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 
 from penstock.core import keys
 from penstock.core.attempts import CAREFUL_STEP, Attempts
 from penstock.core.dispatch import SLICE_RECORDS_MAX, Dispatch, Duty, Given, Rules
 from penstock.core.errors import BadSetting, Fenced, PenstockError, Retryable, UnknownStream
-from penstock.core.model import ShardId, Slice, StreamInfo
+from penstock.core.model import ShardId, Slice
 from penstock.core.ports import Backend, Begin, Commit, End, Grant, Lost, Membership
 from penstock.core.verdict import Judge
 from penstock.failpoints import failpoint
 from penstock.runtime.bell import Bell
 from penstock.runtime.dispatcher import Call, Dispatcher
+from penstock.runtime.ends import Ends
 from penstock.runtime.engine import Lanes
 from penstock.runtime.groups import Groups
-from penstock.runtime.hand import APART
 from penstock.runtime.kit import Kit
 from penstock.runtime.positions import Positions
 from penstock.runtime.protocol import Report
 from penstock.runtime.rows import now_ms
+from penstock.runtime.watchdog import Watchdog
 
 log = logging.getLogger("penstock")
 
 TICK_S = 0.02
 TICK_S_IDLE = 0.1
-LONG_S = 0.25
-"""A slice that takes longer ends behind the record in hand."""
-CUT_AGAIN_S = 1.0
-UNHEARD_S = 1.0
-"""So much longer than its time a record may take whose lane says nothing at all."""
-WATCH_S = 0.5
 NEW_CODE_S = 1.0
 """So often it looks for shards that other code has stopped."""
 AGAIN_S = 0.5
 """After so long that is tried again which could not be stored."""
 JOIN_S = 5.0
-
-
-@dataclass(slots=True)
-class _Seen:
-    """What was last seen of a slice in flight."""
-
-    number: int
-    offset: int | None
-    """Of the record in hand; None: there is none, it is read or stored."""
-    since_s: float
-    began_s: float
-    cut_s: float = 0.0
-    """When it is told to end behind the record in hand."""
-
-    def __post_init__(self) -> None:
-        self.cut_s = self.began_s + LONG_S
 
 
 class Replica:
@@ -106,18 +84,17 @@ class Replica:
         self._new_code_at_s = 0.0
         self._calls: list[tuple[float, Call]] = []
         """What is to be told to groups, and when."""
-        self._seen: dict[int, _Seen] = {}
+        self._watchdog = Watchdog()
         self._terminated: set[str] = set()
         self._ending_s: float | None = None
         self._asked_to_end: float | None = None
-        self._watching = True
+        self._ends = Ends(backend, self.dispatcher, self._unwatched)
         self.failures: dict[str, PenstockError] = {}
         """Computations that ended here, and why."""
         self.failure: BaseException | None = None
         """Why it ended, if that was a mistake."""
         self.ended = threading.Event()
         self._keeper = threading.Thread(target=self._keep, name="penstock-replica", daemon=True)
-        self._watcher = threading.Thread(target=self._watch, name="penstock-watch", daemon=True)
 
     # Life
 
@@ -137,7 +114,7 @@ class Replica:
             raise
         self._bell.ring()
         self._keeper.start()
-        self._watcher.start()
+        self._ends.start()
 
     def end(self, timeout_s: float | None = None) -> None:
         """Let the slices in flight end, commit, leave; in the background. It takes no lock, for
@@ -203,8 +180,13 @@ class Replica:
             for hold, _ in self.dispatcher.holds():
                 self._cut(self.dispatcher.revoke(hold.duty, hold.token, until_s))
 
+    def _unwatched(self, why: PenstockError) -> None:
+        """Nobody sees new records any more."""
+        self.failure = why
+        self.end(0.0)
+
     def _leave(self) -> None:
-        self._watching = False
+        self._ends.stop()
         self.dispatcher.close()
         if not self._lanes.join(JOIN_S):
             self._gave_up = True
@@ -302,7 +284,7 @@ class Replica:
                 self._begun(key[0], commit.grant, commit.done.start, end, known)
             elif not isinstance(error, Fenced | UnknownStream):
                 raise error
-        self._look_at_ends()  # what came before it was known here, nobody has looked for
+        self._ends.look()  # what came before it was known here, nobody has looked for
 
     def _begun(self, duty: Duty, grant: Grant, at: int, end: int, known: Attempts) -> None:
         kit = self.kits[duty.computation]
@@ -427,30 +409,13 @@ class Replica:
 
     def _look_at_slices(self) -> None:
         now_s = self.dispatcher.clock()
-        flying = {given.lane: given for given in self.dispatcher.in_flight()}
-        self._seen = {lane: seen for lane, seen in self._seen.items() if lane in flying}
-        for lane, given in flying.items():
-            seen = self._seen.get(lane)
-            if seen is None or seen.number != given.number:
-                seen = self._seen[lane] = _Seen(given.number, None, now_s, now_s)
-            progress = self._lanes.progress(lane)
-            known = progress is not None and progress.number == given.number
-            offset = progress.offset if known and progress is not None else seen.offset
-            if known and (offset is None or offset != seen.offset):
-                seen.offset, seen.since_s = offset, now_s
-            if now_s > seen.cut_s:
-                seen.cut_s = now_s + CUT_AGAIN_S
-                self._lanes.cut(lane, given.number)
+        for given in self._watchdog.look(self.dispatcher.in_flight(), self._lanes, now_s):
             timeout_s = self.kits[given.duty.computation].policy.timeout_s
-            if timeout_s is None:
-                continue
-            if known and seen.offset is not None and now_s - seen.since_s > timeout_s:
-                if seen.offset == APART:
-                    self._unheard(given)
-                else:
-                    self._timed_out(given, seen.offset, timeout_s)
-            elif not known and now_s - seen.since_s > timeout_s + UNHEARD_S:
+            verdict = self._watchdog.late(given, timeout_s, now_s)
+            if verdict == "unheard":
                 self._unheard(given)
+            elif verdict is not None:
+                self._timed_out(given, verdict, timeout_s or 0.0)
 
     def _unheard(self, given: Given) -> None:
         """It hangs, at a record that is not known or at none: that is dealt with as if its process
@@ -515,37 +480,6 @@ class Replica:
                     log.warning("%s %s: stopped by other code, goes on with this", name, shard)
                     with suppress(BadSetting, Retryable):  # another was quicker, or it is looked
                         groups.resume(name, shard)  # for again soon
-
-    # The thread that watches for new records
-
-    def _watch(self) -> None:
-        seen = -1
-        try:
-            while self._watching:
-                now = self._backend.wait(seen, WATCH_S)
-                if now == seen:
-                    continue
-                seen = now
-                self._look_at_ends()
-        except PenstockError as why:
-            if self._watching:
-                self.failure = why
-                self.end(0.0)
-
-    def _look_at_ends(self) -> None:
-        asked = self.dispatcher.asks_ends()
-        shards = [(grant.stream, grant.shard) for _, grant in asked]
-        try:
-            ends = self._backend.ends(shards)
-        except UnknownStream:
-            ends = [self._end(stream, shard) for stream, shard in shards]
-        self.dispatcher.ends(dict(zip((duty for duty, _ in asked), ends, strict=True)))
-
-    def _end(self, stream: StreamInfo, shard: int) -> int:
-        try:
-            return self._backend.ends([(stream, shard)])[0]
-        except UnknownStream:
-            return 0  # deleted: the group hears of it, and what is granted changes
 
 
 def _rules(kit: Kit) -> Rules:
