@@ -89,5 +89,5 @@ format: $(STAMP) ## Put the code into shape
 
 .PHONY: lock
 lock: $(STAMP) ## Pin the requirements anew
-	$(BIN)/uv pip compile pyproject.toml --group dev --universal --python-version 3.11 \
+	$(BIN)/uv pip compile pyproject.toml --group dev --extra spark --extra connect --universal --python-version 3.11 \
 	  --generate-hashes --no-header --upgrade --quiet -o requirements/dev.txt

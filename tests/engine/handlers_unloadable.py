@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from penstock import Topology, computation
-from penstock.runtime import processes
+from penstock.runtime import errand
 
-if processes.in_lane:
+if errand.in_lane:
     raise ValueError("no table\nof prices here")
 
 

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
+
+from penstock.core.ports import Backend
+from penstock.core.topology import Topology
+from penstock.runtime.dispatcher import Dispatcher
+from penstock.runtime.kit import Kit
+from penstock.runtime.settings import RunSettings
 
 
 class Progress(NamedTuple):
@@ -35,3 +43,22 @@ class Lanes(Protocol):
 
     def join(self, timeout_s: float) -> bool:
         """Whether all have ended by then; those that have not are done away with."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What lanes shall work on."""
+
+    topology: Topology
+    backend: Backend
+    kits: Mapping[str, Kit]
+    settings: RunSettings
+    replica: str
+    reference: str | None
+    """Names the topology in other processes."""
+
+
+MadeLanes = Callable[[Dispatcher, int], Lanes]
+
+Engine = Callable[[Wanted], MadeLanes]
+"""Where lanes shall live; raises what `penstock.start` raises if they cannot live there."""

@@ -40,12 +40,24 @@ class Kit:
         return self.computation.is_class and hasattr(self.computation.handler, "on_timer")
 
 
-def kits(backend: Backend, topology: Topology, settings: RunSettings) -> dict[str, Kit]:
-    """By name, in the order of the topology."""
-    return {each.name: _kit(backend, each, settings) for each in topology.computations}
+def kits(
+    backend: Backend,
+    topology: Topology,
+    settings: RunSettings,
+    codes: Mapping[str, str] | None = None,
+) -> dict[str, Kit]:
+    """By name, in the order of the topology; ``codes`` tells which code they are, where that
+    cannot be found out."""
+    known = codes or {}
+    return {
+        each.name: _kit(backend, each, settings, known.get(each.name))
+        for each in topology.computations
+    }
 
 
-def _kit(backend: Backend, computation: Computation, settings: RunSettings) -> Kit:
+def _kit(
+    backend: Backend, computation: Computation, settings: RunSettings, code: str | None
+) -> Kit:
     try:
         letters = _target(backend, computation.dead_letters)
     except UnknownStream:
@@ -57,7 +69,7 @@ def _kit(backend: Backend, computation: Computation, settings: RunSettings) -> K
         options=settings.options,
         targets=targets_of(backend, computation),
         dead_letters=letters,
-        code=fingerprint(computation),
+        code=fingerprint(computation) if code is None else code,
     )
 
 

@@ -97,6 +97,17 @@ class Cut(msgspec.Struct, tag="cut", frozen=True):
     number: int
 
 
+class Said(msgspec.Struct, tag="said", frozen=True):
+    """What a lane logs: the replica's log has it."""
+
+    level: int
+    text: str
+
+
+class Beat(msgspec.Struct, tag="beat", frozen=True):
+    """The replica is there."""
+
+
 class Close(msgspec.Struct, tag="close", frozen=True):
     """There is no more work."""
 

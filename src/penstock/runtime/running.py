@@ -7,31 +7,33 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from importlib import import_module
 from types import TracebackType
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from penstock.core.assign import named
 from penstock.core.dispatch import Allocation
 from penstock.core.errors import BadSetting, BadTopology, UnknownStream
-from penstock.core.ports import Backend, Membership
+from penstock.core.ports import Membership
 from penstock.core.quantities import Duration, seconds
 from penstock.core.topology import Topology
 from penstock.runtime.consuming import default_name
 from penstock.runtime.counters import Counters
-from penstock.runtime.dispatcher import Dispatcher
 from penstock.runtime.endings import on_exit, on_sigterm
-from penstock.runtime.engine import Lanes
+from penstock.runtime.engine import Engine, Wanted
 from penstock.runtime.groups import Groups
 from penstock.runtime.hub import Hub
-from penstock.runtime.kit import Kit, kits
-from penstock.runtime.lane import Lane
+from penstock.runtime.kit import kits
 from penstock.runtime.membership import GroupMembership, MemberSettings
 from penstock.runtime.opening import open as open_hub
-from penstock.runtime.processes import ProcessLanes
+from penstock.runtime.processes import in_processes
 from penstock.runtime.replica import Replica
 from penstock.runtime.settings import LANES_MAX, RunSettings
 from penstock.runtime.subscription import Subscription
-from penstock.runtime.threads import ThreadLanes
+from penstock.runtime.threads import in_threads
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 log = logging.getLogger("penstock")
 
@@ -157,6 +159,7 @@ def start(
     lanes: int | None = None,
     allocation: str | None = None,
     processes: bool = False,
+    spark: SparkSession | None = None,
     reference: str | None = None,
     name: str | None = None,
     session: Duration | None = None,
@@ -165,7 +168,8 @@ def start(
     skip_first_failures: int = 0,
     clock: Callable[[], float] = time.monotonic,
 ) -> Running:
-    """Run a topology in the background, as one replica of its groups.
+    """Run a topology in the background, as one replica of its groups: its lanes are threads, or
+    ``processes``, or tasks of a session of ``spark``.
 
     >>> import penstock
     >>> from penstock import Topology, computation
@@ -196,11 +200,12 @@ def start(
         max_wait_handler=max_wait_handler,
     )
     settings.warn_unknown(topology)
+    engine = _engine(processes, spark)
     owns_hub = not isinstance(hub, Hub)
     opened = hub if isinstance(hub, Hub) else open_hub(hub)
     try:
         replica = _replica(
-            topology, opened, settings, processes, reference, name, skip_first_failures, clock
+            topology, opened, settings, engine, reference, name, skip_first_failures, clock
         )
         replica.start()
     except BaseException:
@@ -259,7 +264,7 @@ def _replica(
     topology: Topology,
     hub: Hub,
     settings: RunSettings,
-    processes: bool,
+    engine: Engine,
     reference: str | None,
     name: str | None,
     skip_first_failures: int,
@@ -284,45 +289,37 @@ def _replica(
         )
         for each in topology.computations
     }
+    wanted = Wanted(
+        topology=topology,
+        backend=backend,
+        kits=found,
+        settings=settings,
+        replica=own_name,
+        reference=reference,
+    )
     return Replica(
         backend,
         found,
         memberships,
-        _lanes(backend, found, own_name, settings, processes, reference),
+        engine(wanted),
         name=own_name,
         lanes=settings.lanes,
         allocation=settings.allocation,
-        alone=not processes,
+        alone=engine is in_threads,
         handler_s_max=settings.handler_s_max,
         skip_first_failures=skip_first_failures,
         clock=clock,
     )
 
 
-def _lanes(
-    backend: Backend,
-    found: Mapping[str, Kit],
-    replica: str,
-    settings: RunSettings,
-    processes: bool,
-    reference: str | None,
-) -> Callable[[Dispatcher, int], Lanes]:
+def _engine(processes: bool, spark: SparkSession | None) -> Engine:
+    if spark is None:
+        return in_processes if processes else in_threads
     if processes:
-        backend.capabilities.require("processes")
-        if reference is None:
-            raise BadSetting(
-                "lanes as processes load the topology themselves: say from where, as in "
-                "reference='shop.py'"
-            )
-        hub = os.path.abspath(backend.describe()["directory"])
-        return lambda dispatcher, count: ProcessLanes(
-            dispatcher, count, hub=hub, reference=reference, settings=settings, replica=replica
-        )
-
-    def made(number: int, dispatcher: Dispatcher) -> Lane:
-        return Lane(number, dispatcher, backend, found, replica)
-
-    return lambda dispatcher, count: ThreadLanes(dispatcher, count, made)
+        raise BadSetting("processes=True and spark=…: lanes live in processes, or on Spark")
+    # By its name: that room knows this one, and this one works without Spark.
+    on_spark: Callable[[SparkSession], Engine] = import_module("penstock.spark.engine").on_spark
+    return on_spark(spark)
 
 
 def make_streams(hub: Hub, topology: Topology, settings: RunSettings) -> None:

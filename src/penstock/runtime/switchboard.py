@@ -12,11 +12,13 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from penstock.core.errors import LaneLost, Refused
 from penstock.runtime.dispatcher import Dispatcher
 from penstock.runtime.engine import Progress as Seen
-from penstock.runtime.protocol import Ask, Close, Cut, Failed, Progress, Report, Work
+from penstock.runtime.lifeline import LIFELINE
+from penstock.runtime.protocol import Ask, Beat, Close, Cut, Failed, Progress, Report, Said, Work
 from penstock.runtime.wire import FromLane, Unfit, Wire, answered, listening
 
 log = logging.getLogger("penstock")
@@ -32,6 +34,7 @@ SAY_S = 10.0
 _CREDENTIALS = struct.Struct("@iII")
 
 Box = queue.SimpleQueue[Work | None]
+T = TypeVar("T")
 
 
 @dataclass(slots=True, eq=False)
@@ -47,6 +50,8 @@ class _Line:
     """The slice that was last told to end."""
     box: Box | None = None
     """Where its next work comes from."""
+    lifeline: Wire | None = None
+    """Nothing is said there: it is cut when the lane shall die."""
     over: threading.Event = field(default_factory=threading.Event)
     """All it said was heard."""
 
@@ -57,13 +62,20 @@ class Switchboard:
     Nothing here waits for a lane, but `hear_out` by the given time."""
 
     def __init__(
-        self, dispatcher: Dispatcher, address: str = "unix:", *, beyond_this_host: bool = False
+        self,
+        dispatcher: Dispatcher,
+        address: str = "unix:",
+        *,
+        beyond_this_host: bool = False,
+        beat_s: float | None = None,
     ) -> None:
+        """With ``beat_s`` lanes that wait for work hear that often that somebody is there."""
         self.address = address
         """From `open` on, where lanes call."""
         self.secret = secrets.token_bytes(32)
         self._dispatcher = dispatcher
         self._beyond_this_host = beyond_this_host
+        self._beat_s = beat_s
         self._listening: socket.socket | None = None
         self._accepting = threading.Thread(
             target=self._accept, name="penstock-switchboard", daemon=True
@@ -112,6 +124,11 @@ class Switchboard:
         line = self._lines.get(lane)
         return None if line is None else line.unfit
 
+    def is_over(self, lane: int) -> bool:
+        """Whether its connection has broken."""
+        line = self._lines.get(lane)
+        return line is not None and line.over.is_set()
+
     def hear_out(self, lane: int, timeout_s: float) -> None:
         """Hear the last words of one that has ended."""
         line = self._lines.get(lane)
@@ -124,7 +141,7 @@ class Switchboard:
             self._expected.discard(lane)
             line = self._lines.pop(lane, None)
         if line is not None:
-            line.wire.hang_up()
+            _cut_off(line)
 
     def close(self) -> None:
         with self._lock:
@@ -132,7 +149,7 @@ class Switchboard:
             lines, self._lines = list(self._lines.values()), {}
             greeting = list(self._greeting)
         for line in lines:
-            line.wire.hang_up()
+            _cut_off(line)
         for connected in greeting:
             _hang_up(connected)
         if self._listening is not None:
@@ -182,11 +199,18 @@ class Switchboard:
 
     def _serve(self, connected: socket.socket) -> None:
         line: _Line | None = None
+        is_kept = False
 
         def admits(lane: int, wire: Wire) -> bool:
-            nonlocal line
+            nonlocal line, is_kept
             with self._lock:
                 self._greeting.pop(connected, None)
+                if lane & LIFELINE:
+                    known = self._lines.get(lane ^ LIFELINE)
+                    is_kept = known is not None and known.lifeline is None
+                    if known is not None and is_kept:
+                        known.lifeline = wire
+                    return is_kept
                 if lane not in self._expected or self._closed.is_set():
                     return False
                 self._expected.discard(lane)
@@ -199,15 +223,15 @@ class Switchboard:
             if not self._closed.is_set():
                 self._turn_away(why)
         else:
-            assert line is not None, lane
-            self._hear(lane, line)
+            if line is not None:
+                self._hear(lane, line)
         with self._lock:
             self._greeting.pop(connected, None)
-        if line is None:
-            connected.close()
-        else:
+        if line is not None:
             line.over.set()
             line.wire.close()
+        elif not is_kept:
+            connected.close()
 
     def _turn_away(self, why: object) -> None:
         with self._lock:
@@ -224,7 +248,10 @@ class Switchboard:
     def _hear(self, lane: int, line: _Line) -> None:
         boxes: queue.SimpleQueue[Box | None] = queue.SimpleQueue()
         sender = threading.Thread(
-            target=_send_work, args=(line.wire, boxes), name=f"penstock-work-{lane}", daemon=True
+            target=_send_work,
+            args=(line.wire, boxes, self._beat_s),
+            name=f"penstock-work-{lane}",
+            daemon=True,
         )
         try:
             sender.start()
@@ -262,15 +289,31 @@ class Switchboard:
                 line.seen, line.seen_s = Seen(message.number, message.offset), time.monotonic()
             case Unfit():
                 line.unfit = message.why
+            case Said():
+                log.log(message.level, "%s", message.text)
 
 
-def _send_work(wire: Wire, boxes: queue.SimpleQueue[Box | None]) -> None:
+def _send_work(wire: Wire, boxes: queue.SimpleQueue[Box | None], beat_s: float | None) -> None:
+    def taken(queued: queue.SimpleQueue[T]) -> T:
+        while True:
+            try:
+                return queued.get(timeout=beat_s)
+            except queue.Empty:
+                wire.send(Beat())
+
     try:
-        while (box := boxes.get()) is not None:
-            work = box.get()
+        while (box := taken(boxes)) is not None:
+            work = taken(box)
             wire.send(Close() if work is None else work)
     except OSError:
         pass  # its process is gone
+
+
+def _cut_off(line: _Line) -> None:
+    """What it still has in hand, it will not commit, if it let this reach it."""
+    line.wire.hang_up()
+    if line.lifeline is not None:
+        line.lifeline.close()
 
 
 def _is_own(connected: socket.socket) -> bool:

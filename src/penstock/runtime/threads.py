@@ -10,10 +10,17 @@ from collections.abc import Callable
 
 from penstock.core.errors import LaneLost
 from penstock.runtime.dispatcher import Dispatcher
-from penstock.runtime.engine import Progress
+from penstock.runtime.engine import MadeLanes, Progress, Wanted
 from penstock.runtime.lane import Lane
 
 log = logging.getLogger("penstock")
+
+
+def in_threads(wanted: Wanted) -> MadeLanes:
+    def made(number: int, dispatcher: Dispatcher) -> Lane:
+        return Lane(number, dispatcher, wanted.backend, wanted.kits, wanted.replica)
+
+    return lambda dispatcher, count: ThreadLanes(dispatcher, count, made)
 
 
 class ThreadLanes:

@@ -24,13 +24,27 @@ from typing import Any
 import msgspec
 
 from penstock.core.errors import BadSetting, Refused
-from penstock.runtime.protocol import Ask, Close, Cut, Failed, Progress, Report, Verdict, Work
+from penstock.runtime.protocol import (
+    Ask,
+    Beat,
+    Close,
+    Cut,
+    Failed,
+    Progress,
+    Report,
+    Said,
+    Verdict,
+    Work,
+)
 
 MESSAGE_BYTES_MAX = 1024 * 1024
 GREETING_S = 10.0
 AGAIN_S = 0.02
 SEND_S_MAX = 5.0
 """Who does not take what the dispatcher sends for so long, is lost."""
+KEEPALIVE_S = 5
+"""Another machine that says nothing is asked so often whether it is there; after three times it is
+gone."""
 
 _HEAD = struct.Struct(">I16s")
 _NONCE_BYTES = 32
@@ -45,8 +59,8 @@ class Unfit(msgspec.Struct, tag="unfit", frozen=True):
     why: str
 
 
-FromLane = Ask | Failed | Report | Progress | Unfit
-ToLane = Work | Verdict | Cut | Close
+FromLane = Ask | Failed | Report | Progress | Unfit | Said
+ToLane = Work | Verdict | Cut | Beat | Close
 
 _encode = msgspec.msgpack.Encoder().encode
 _from_lane = msgspec.msgpack.Decoder(FromLane)
@@ -103,8 +117,17 @@ class Wire:
         with self._sending:
             self._socket.close()
 
+    def expect_within(self, seconds: float) -> None:
+        """What stays silent for longer is taken for gone."""
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(seconds))
+
+    def detach(self) -> int:
+        """The number of the open connection: it is the caller's from now on."""
+        return self._socket.detach()
+
     def forget(self) -> None:
-        """In a fork: the connection is its parent's."""
+        """In a fork: the connection is its parent's, and so is whoever was about to send."""
+        self._sending = threading.Lock()
         self._socket.close()
 
 
@@ -165,8 +188,7 @@ def answered(
     who, theirs, proof = hello[:8], hello[8 : 8 + _NONCE_BYTES], hello[8 + _NONCE_BYTES :]
     if not hmac.compare_digest(proof, _proof(secret, b"lane", challenge + who + theirs)):
         raise Refused("it does not know the secret of this run")
-    send_s = _TIMEVAL.pack(int(SEND_S_MAX), int(SEND_S_MAX % 1 * 1_000_000))
-    connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, send_s)
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(SEND_S_MAX))
     (lane,) = _LANE.unpack(who)
     wire = Wire(_alive(connected), _from_lane, _keys(secret, challenge + who + theirs))
     if not admits(lane, wire):
@@ -225,8 +247,18 @@ def _alive(connected: socket.socket) -> socket.socket:
     """Another machine that is switched off says no goodbye."""
     if connected.family != socket.AF_UNIX:
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for option, value in (
+            (socket.TCP_NODELAY, 1),
+            (socket.TCP_KEEPIDLE, KEEPALIVE_S),
+            (socket.TCP_KEEPINTVL, KEEPALIVE_S),
+            (socket.TCP_KEEPCNT, 3),
+        ):
+            connected.setsockopt(socket.IPPROTO_TCP, option, value)
     return connected
+
+
+def _timeval(seconds: float) -> bytes:
+    return _TIMEVAL.pack(int(seconds), int(seconds % 1 * 1_000_000))
 
 
 def _keys(secret: bytes, said: bytes) -> tuple[bytes, bytes]:

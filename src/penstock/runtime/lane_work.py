@@ -1,0 +1,117 @@
+"""The life of a lane outside its replica's process, from its errand to its end."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pyarrow as pa
+
+from penstock import failpoints
+from penstock.core.errors import LaneLost, PenstockError, Refused
+from penstock.core.topology import Topology
+from penstock.runtime import errand as errands
+from penstock.runtime.errand import Errand
+from penstock.runtime.kit import kits
+from penstock.runtime.lane import Lane
+from penstock.runtime.loading import load_topology
+from penstock.runtime.opening import open as open_hub
+from penstock.runtime.protocol import Said
+from penstock.runtime.remote_desk import RemoteDesk, tellable
+from penstock.runtime.wire import Unfit, Wire
+
+log = logging.getLogger("penstock")
+
+
+def worked(errand: Errand, wire: Wire, topology: Topology | None = None) -> str | None:
+    """Work until there is no more; why it ended before, if it did. The topology is given, or the
+    errand says where it is."""
+    with _as_lane(errand), _logging_to(wire, errand.level):
+        try:
+            _check_machine(errand)
+            if topology is None:
+                assert errand.reference is not None, "no topology"
+                topology = load_topology(errand.reference).topology
+            hub = open_hub(errand.hub, create=False)
+        except PenstockError as why:
+            return _unfit(wire, why)
+        with hub:
+            desk = RemoteDesk(wire)
+            try:
+                found = kits(hub.backend, topology, errand.run_settings(), errand.codes)
+                lane = Lane(errand.lane, desk, hub.backend, found, errand.replica)
+            except PenstockError as why:
+                return _unfit(wire, why)
+            pa.array([b""])  # whatever that loads, it loads before the first slice
+            desk.open(lane)
+            try:
+                lane.run()
+            except (LaneLost, OSError) as why:
+                log.warning("lane %d ends: %s", lane.number, why)
+                return str(why)
+            except BaseException as why:
+                log.exception("lane %d ends by a mistake", lane.number)
+                return f"a mistake: {type(why).__name__}: {why}"
+            finally:
+                desk.close()
+    return None
+
+
+def this_machine() -> str:
+    """The same in all processes on this machine, as long as it runs."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def _check_machine(errand: Errand) -> None:
+    if errand.machine is not None and errand.machine != this_machine():
+        raise Refused(
+            f"the lane runs on {os.uname().nodename}, another machine than the hub {errand.hub}: "
+            "an embedded hub is for the processes of one machine"
+        )
+
+
+def _unfit(wire: Wire, why: PenstockError) -> str:
+    with suppress(OSError):
+        wire.send(Unfit(tellable(str(why))))
+    return str(why)
+
+
+@contextmanager
+def _as_lane(errand: Errand) -> Iterator[None]:
+    """As if this process had been made for it; afterwards it may serve others."""
+    before = list(sys.path), failpoints.armed_now()
+    errands.in_lane = True
+    sys.path += [place for place in errand.path if place not in sys.path]
+    failpoints.arm(failpoints.armed(errand.failing))
+    try:
+        yield
+    finally:
+        errands.in_lane = False
+        sys.path[:] = before[0]
+        failpoints.arm(before[1])
+
+
+@contextmanager
+def _logging_to(wire: Wire, level: int) -> Iterator[None]:
+    handler, level_before = _ToWire(wire), log.level
+    log.addHandler(handler)
+    log.setLevel(level)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level_before)
+
+
+class _ToWire(logging.Handler):
+    def __init__(self, wire: Wire) -> None:
+        super().__init__()
+        self._wire = wire
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(OSError):  # nobody is there to read it
+            self._wire.send(Said(record.levelno, tellable(self.format(record))))
