@@ -56,7 +56,7 @@ class Shop:
         return [record.value for shard in range(2) for record in stream.read(shard)]
 
     def run(self, *arguments: str, code: int = 0) -> tuple[str, str]:
-        return self.shell("run", "shop.py", *arguments, code=code)
+        return self.shell("run", "shop.py", "--engine", "local", *arguments, code=code)
 
 
 @pytest.fixture
@@ -163,7 +163,7 @@ def test_a_source_that_nobody_made_is_taken_for_a_typing_error(shop: Shop) -> No
 
 
 def started(shop: Shop, *arguments: str) -> subprocess.Popen[bytes]:
-    return shop.shell.start("run", "shop.py", *arguments)
+    return shop.shell.start("run", "shop.py", "--engine", "local", *arguments)
 
 
 def ended(process: subprocess.Popen[bytes], seconds: float = 20) -> tuple[int, bytes]:
@@ -221,7 +221,8 @@ def test_on_a_terminal_it_shows_a_line_for_each_computation(shop: Shop, tmp_path
     pid, terminal = pty.fork()
     if pid == 0:
         os.chdir(shop.shell.cwd)
-        command = [sys.executable, "-m", "penstock", "run", "shop.py", "--until-caught-up"]
+        command = [sys.executable, "-m", "penstock", "run", "shop.py", "--engine", "local"]
+        command += ["--until-caught-up"]
         os.execve(sys.executable, command, environment)
     shown = b""
     while True:

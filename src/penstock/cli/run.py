@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -20,6 +20,7 @@ from rich.table import Table
 
 import penstock
 from penstock.cli import render
+from penstock.cli.spark import ENGINES, check_local, spark_options, spark_settings, started
 from penstock.cli.streams import as_json
 from penstock.core.errors import BadSetting
 from penstock.ops.running import Rates, run_views, summary
@@ -48,8 +49,19 @@ _SHOWN = {
 
 @click.command()
 @click.argument("place", metavar="FILE[:NAME]")
-@click.option("--engine", type=click.Choice(["local"]), default="local", show_default=True)
-@click.option("--processes", is_flag=True, help="Each lane a process of its own, not a thread.")
+@click.option(
+    "--engine",
+    type=click.Choice(ENGINES),
+    default="spark",
+    show_default=True,
+    help="Lanes as tasks of Spark, or as threads of this process.",
+)
+@click.option(
+    "--processes",
+    is_flag=True,
+    help="With --engine local: each lane a process of its own, not a thread.",
+)
+@spark_options
 @click.option("--until-caught-up", is_flag=True, help="End when every input is consumed.")
 @click.option("--lanes", type=click.IntRange(1, 1000), help="How many work at once [4].")
 @click.option("--option", "options", multiple=True, metavar="K=V", help="For ctx.options.")
@@ -65,6 +77,10 @@ def run(
     place: str,
     engine: str,
     processes: bool,
+    master: str | None,
+    remote: str | None,
+    conf: tuple[str, ...],
+    ui: bool,
     until_caught_up: bool,
     lanes: int | None,
     options: tuple[str, ...],
@@ -78,28 +94,27 @@ def run(
     Start it several times: the replicas share the shards. The exit code is 1 if a shard is stopped
     at the end."""
     _log_to_stderr()
+    check_local(engine, processes, master, remote, conf, ui)
     loaded = load_topology(place)
     settings = RunSettings.read(SETTINGS_FILE if Path(SETTINGS_FILE).exists() else None)
-    running = penstock.start(
-        loaded.topology,
-        hub,
-        settings=settings,
-        options=_options(options),
-        lanes=lanes,
-        allocation=allocation,
-        processes=processes,
-        reference=loaded.reference,
-        name=name,
-        skip_first_failures=skip_first_failures,
-    )
-    began_s = time.monotonic()
-    with running, _interrupted(running):
-        shows = render.on_terminal() and not as_json
-        view = _Live(running, until_caught_up) if shows else _Lines(running, as_json, hub)
-        with view:
-            running.wait(until_caught_up=until_caught_up, on_tick=view.tick)
-        clean = running.replica.stop(STOP_S)
-        found = summary(running, time.monotonic() - began_s)
+    given: dict[str, Any] = {
+        "settings": settings,
+        "options": _options(options),
+        "lanes": lanes,
+        "allocation": allocation,
+        "processes": processes,
+        "reference": loaded.reference,
+        "name": name,
+        "skip_first_failures": skip_first_failures,
+    }
+    with ExitStack() as stack:
+        if engine == "spark":
+            wanted = spark_settings(settings.spark, master, remote, conf, ui)
+            count = settings.lanes if lanes is None else lanes
+            app = f"penstock {loaded.topology.name}"
+            given["spark"] = stack.enter_context(started(count, wanted, app=app, quiet=as_json))
+        running = penstock.start(loaded.topology, hub, **given)
+        found, clean = _ran(running, hub, until_caught_up, as_json)
     if as_json:
         render.json_line(found)
     else:
@@ -108,6 +123,20 @@ def run(
         if not clean:
             click.echo("a lane did not end in time: its records are worked on again", err=True)
     sys.exit(0 if found["healthy"] else 1)
+
+
+def _ran(
+    running: Running, hub: str, until_caught_up: bool, as_json: bool
+) -> tuple[dict[str, Any], bool]:
+    """What came of it, and whether it ended in order."""
+    began_s = time.monotonic()
+    with running, _interrupted(running):
+        shows = render.on_terminal() and not as_json
+        view = _Live(running, until_caught_up) if shows else _Lines(running, as_json, hub)
+        with view:
+            running.wait(until_caught_up=until_caught_up, on_tick=view.tick)
+        clean = running.replica.stop(STOP_S)
+        return summary(running, time.monotonic() - began_s), clean
 
 
 def _row(view: dict[str, Any]) -> dict[str, Any]:

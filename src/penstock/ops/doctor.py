@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import platform
-import re
-import shutil
-import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -13,9 +10,8 @@ from penstock.core.errors import PenstockError
 from penstock.core.quantities import shown_size
 from penstock.runtime.hub import Hub
 from penstock.runtime.stream import Stream
+from penstock.spark.java import ADVICE, find_java
 
-JAVA_MIN = 17
-JAVA_S = 20
 DISK_FREE_MIN = 1 << 30
 
 _PARTS = {
@@ -92,23 +88,9 @@ def damage_findings(stream: Stream) -> list[Finding]:
 
 
 def _java() -> Finding:
-    advice = (
-        f"for Spark and Kafka: install a JDK of version {JAVA_MIN} or newer, e.g. openjdk-17-jre"
-    )
-    java = shutil.which("java")
-    if java is None:
-        return _finding("java", "not found", advice=advice)
-    try:
-        told = subprocess.run(
-            [java, "-version"], capture_output=True, text=True, check=False, timeout=JAVA_S
-        ).stderr
-    except (OSError, subprocess.TimeoutExpired):
-        told = ""
-    found = re.search(r'version "([0-9]+)[^"]*"', told)
-    if found is None:
-        return _finding("java", "no answer to java -version", advice=advice)
-    ok = int(found[1]) >= JAVA_MIN
-    return _finding("java", found[0].split('"')[1], ok=ok or None, advice="" if ok else advice)
+    java = find_java()
+    ok = java.is_new_enough or None
+    return _finding("java", str(java), ok=ok, advice="" if ok else f"for Spark: {ADVICE}")
 
 
 def _finding(what: str, found: Any, *, ok: bool | None = None, advice: str = "") -> Finding:

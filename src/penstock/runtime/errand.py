@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import msgspec
@@ -84,7 +84,8 @@ def errand_for(wanted: Wanted, hub: str) -> Errand:
 
 def _plain_settings(settings: RunSettings) -> dict[str, Any]:
     """As they will be in another process; `BadSetting` for what would not be the same there."""
-    told = asdict(settings)
+    # How Spark is started, its lanes need not know, and there may be secrets in it.
+    told = asdict(replace(settings, spark={}))
     for section, values in told.items():
         if not _is_plain(values):
             for key, value in values.items() if isinstance(values, Mapping) else ():

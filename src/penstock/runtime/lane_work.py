@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pyarrow as pa
 
 from penstock import failpoints
-from penstock.core.errors import LaneLost, PenstockError, Refused
+from penstock.core.errors import BadTopology, LaneLost, PenstockError, Refused
 from penstock.core.topology import Topology
 from penstock.runtime import errand as errands
 from penstock.runtime.errand import Errand
@@ -27,15 +27,13 @@ from penstock.runtime.wire import Unfit, Wire
 log = logging.getLogger("penstock")
 
 
-def worked(errand: Errand, wire: Wire, topology: Topology | None = None) -> str | None:
-    """Work until there is no more; why it ended before, if it did. The topology is given, or the
-    errand says where it is."""
+def worked(errand: Errand, wire: Wire, brought: Callable[[], Topology] | None = None) -> str | None:
+    """Work until there is no more; why it ended before, if it did. The topology is brought
+    along, or the errand says where it is."""
     with _as_lane(errand), _logging_to(wire, errand.level):
         try:
             _check_machine(errand)
-            if topology is None:
-                assert errand.reference is not None, "no topology"
-                topology = load_topology(errand.reference).topology
+            topology = _topology(errand, brought)
             hub = open_hub(errand.hub, create=False)
         except PenstockError as why:
             return _unfit(wire, why)
@@ -59,6 +57,16 @@ def worked(errand: Errand, wire: Wire, topology: Topology | None = None) -> str 
             finally:
                 desk.close()
     return None
+
+
+def _topology(errand: Errand, brought: Callable[[], Topology] | None) -> Topology:
+    if brought is None:
+        assert errand.reference is not None, "nothing names a topology"
+        return load_topology(errand.reference).topology
+    try:
+        return brought()
+    except Exception as why:
+        raise BadTopology(f"the topology does not load here: {type(why).__name__}: {why}") from why
 
 
 def this_machine() -> str:

@@ -12,6 +12,10 @@
     then = "dead-letter"
     [options]                      # handed to computations as ctx.options
     currency = "EUR"
+    [spark]                        # and remote, ui
+    master = "spark://host:7077"
+    [spark.conf]
+    "spark.executor.memory" = "2g"
 
 In ``streams``, ``computations`` and ``policies`` a section of the name ``default`` holds for all.
 What is said under a name wins over what the code says, and that over ``default``. Only the fields
@@ -45,6 +49,7 @@ log = logging.getLogger("penstock")
 SETTINGS_FILE = "penstock.toml"
 LANES_MAX = 1_000
 DEFAULT = "default"
+_SECTIONS = ("hub", "run", "streams", "computations", "policies", "options", "spark")
 
 Section = Mapping[str, Any]
 Sections = Mapping[str, Section]
@@ -67,6 +72,8 @@ class RunSettings:
     streams: Sections = field(default_factory=dict)
     computations: Sections = field(default_factory=dict)
     policies: Sections = field(default_factory=dict)
+    spark: Section = field(default_factory=dict)
+    """``master``, ``remote``, ``ui`` and ``conf``."""
 
     @classmethod
     def read(cls, path: str | os.PathLike[str] | None) -> RunSettings:
@@ -75,9 +82,7 @@ class RunSettings:
             return cls()
         told = _parsed(Path(path))
         file = str(path)
-        _check_keys(
-            file, "", told, ("hub", "run", "streams", "computations", "policies", "options")
-        )
+        _check_keys(file, "", told, _SECTIONS)
         if not isinstance(told.get("hub"), str | None):
             raise BadSetting(f"{file}: hub = {told['hub']!r}: write it as text")
         return cls(
@@ -87,6 +92,7 @@ class RunSettings:
             streams=_named(file, "streams", told, _STREAM),
             computations=_named(file, "computations", told, _COMPUTATION),
             policies=_policies(file, told),
+            spark=_spark(file, _section(file, "spark", told.get("spark", {}))),
             **_run(file, _section(file, "run", told.get("run", {}))),
         )
 
@@ -215,6 +221,13 @@ def _run(file: str, told: Section) -> dict[str, Any]:
     return found
 
 
+def _spark(file: str, told: Section) -> Section:
+    _check_keys(file, "spark", told, _SPARK)
+    for key, value in told.items():
+        _said(file, "spark", key, value, _SPARK[key])
+    return told
+
+
 def _said(file: str, section: str, key: str, value: Any, check: _Check) -> Any:
     """What the check makes of the value; its refusal with the place in front."""
     try:
@@ -267,6 +280,21 @@ def _text(value: Any) -> str:
     return value
 
 
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise BadSetting("true or false")
+    return value
+
+
+def _texts(value: Any) -> Section:
+    if not isinstance(value, dict) or not all(isinstance(one, str) for one in value.values()):
+        raise BadSetting("a section of texts, as [spark.conf]")
+    for key in value:
+        if not key.startswith("spark."):
+            raise BadSetting(f"{key!r}: settings of Spark begin with spark., in quotes")
+    return value
+
+
 def _duration(key: str, least_s: float) -> _Check:
     def check(value: Any) -> float:
         given_s = seconds(value, what=key)
@@ -307,5 +335,6 @@ _STREAM: dict[str, _Check] = {
     "retention": _positive,
     "retention_bytes": _positive_bytes,
 }
+_SPARK: dict[str, _Check] = {"master": _text, "remote": _text, "ui": _flag, "conf": _texts}
 _COMPUTATION: dict[str, _Check] = {"concurrency": _count(CONCURRENCY_MAX)}
 _POLICY = tuple(f.name for f in fields(Policy) if f.init and f.name != "no_retry")

@@ -95,7 +95,7 @@ class Proof:
             notes = self._scratch.make_streams(hub, self._order.real)
             watch = Watch(hub, self._topology)
             load = self._load(hub)
-            arguments = [self._order.loaded.reference]
+            arguments = [self._order.loaded.reference, "--engine", "local"]
             arguments += ["--processes"] if self._order.processes else []
             crew = Crew(self._scratch, arguments, STOPPED_S)
             try:

@@ -1,0 +1,213 @@
+"""A session of Spark for lanes: the default one of this machine, or another by its settings."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from penstock.core.errors import BadSetting, Refused
+from penstock.spark.needs import (
+    SPARE_SLOTS,
+    check_java,
+    check_packages,
+    check_slots,
+    local_slots,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+APP_NAME = "penstock"
+LOOPBACK = "127.0.0.1"
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+QUIET = f"-Dlog4j2.configurationFile=file:{Path(__file__).with_name('log4j2.properties')}"
+
+_JVM_NOISE = (b"WARNING: Using incubator modules",)
+"""Said by Java itself, before any setting can quieten it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparkSettings:
+    """Which session; without any the default one of this machine."""
+
+    master: str | None = None
+    """As Spark takes it; the default is ``local[lanes + 2]``."""
+    remote: str | None = None
+    """A server of Spark Connect, as in ``sc://host:15002``."""
+    conf: Mapping[str, str] = field(default_factory=dict)
+    """Settings of Spark. They win over ours."""
+    ui: bool = False
+    """Whether Spark shows its pages, on this machine only unless ``conf`` says otherwise."""
+
+    def __post_init__(self) -> None:
+        if self.master is not None and self.remote is not None:
+            raise BadSetting("a master and a remote: a server of Spark Connect has its own master")
+        for key in self.conf:
+            if not key.startswith("spark."):
+                raise BadSetting(f"{key}: settings of Spark begin with spark.")
+
+
+@contextmanager
+def spark_session(
+    lanes: int, settings: SparkSettings | None = None, *, app: str = APP_NAME
+) -> Iterator[SparkSession]:
+    """A session with a slot for each lane, stopped at the end; one that this process has already
+    is taken as it is, and left as it was."""
+    settings = settings or SparkSettings()
+    check_packages(connect=settings.remote is not None)
+    own = _active()
+    if own is not None:
+        yield own
+        return
+    session = (_connected if settings.remote is not None else _started)(lanes, settings, app)
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+def defaults(master: str, ui: bool) -> dict[str, str]:
+    """What holds unless somebody says otherwise."""
+    is_local = local_slots(master) is not None
+    return {
+        "spark.scheduler.mode": "FAIR",
+        "spark.speculation": "false",  # a lane that stays is no slow one
+        "spark.python.unix.domain.socket.enabled": str(is_local).lower(),
+        "spark.ui.enabled": str(ui).lower(),
+        "spark.ui.showConsoleProgress": "false",
+        "spark.ui.retainedJobs": "100",
+        "spark.ui.retainedStages": "100",
+        "spark.ui.retainedTasks": "1000",
+        "spark.sql.ui.retainedExecutions": "50",
+        "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1)),
+        # A module of the current directory must not be taken for one of Python's own.
+        "spark.executorEnv.PYTHONSAFEPATH": "1",
+        JAVA_OPTIONS: QUIET,
+        **(
+            {
+                "spark.authenticate": "true",
+                "spark.driver.bindAddress": LOOPBACK,
+                "spark.driver.host": LOOPBACK,
+            }
+            if is_local
+            # Who loses a lane decides himself what comes next.
+            else {"spark.task.maxFailures": "1"}
+        ),
+    }
+
+
+def _active() -> SparkSession | None:
+    if "pyspark" not in sys.modules:
+        return None
+    from pyspark.sql import SparkSession
+
+    return SparkSession.getActiveSession()
+
+
+def _started(lanes: int, settings: SparkSettings, app: str) -> SparkSession:
+    master = settings.master or settings.conf.get("spark.master", f"local[{lanes + SPARE_SLOTS}]")
+    slots = local_slots(master)
+    if slots is not None:
+        check_slots(master, slots, lanes)
+    check_java()
+    from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkException
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
+    conf = SparkConf(loadDefaults=False)
+    told = {**defaults(master, settings.ui), **settings.conf, "spark.master": master}
+    if JAVA_OPTIONS in settings.conf:
+        told[JAVA_OPTIONS] = f"{QUIET} {settings.conf[JAVA_OPTIONS]}"
+    for key, value in {"spark.app.name": app, **told}.items():
+        conf.set(key, value)
+    try:
+        with _environment(is_local=slots is not None), _own_interrupts():
+            if SparkContext._gateway is None:
+                piped: dict[str, Any] = {"stderr": subprocess.PIPE, "start_new_session": True}
+                launch: Callable[..., Any] = launch_gateway
+                gateway = launch(conf, piped)
+                _forward(gateway.proc.stderr)
+                SparkContext._ensure_initialized(gateway=gateway)
+            return SparkSession(SparkContext(conf=conf))
+    except (PySparkException, OSError) as why:
+        raise Refused(f"Spark does not start: {first_line(why)}") from why
+    except Exception as why:  # Java's own, in a wrapping of py4j
+        raise Refused(f"Spark does not start with {master}: {first_line(why)}") from why
+
+
+def _connected(lanes: int, settings: SparkSettings, app: str) -> SparkSession:
+    assert settings.remote is not None
+    if settings.remote.startswith("local"):
+        slots = local_slots(settings.remote)
+        if slots is not None:
+            check_slots(settings.remote, slots, lanes)
+        check_java()
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.remote(settings.remote).appName(app)
+    for key, value in settings.conf.items():
+        builder = builder.config(key, value)
+    try:
+        with _environment(is_local=settings.remote.startswith("local")):
+            session: SparkSession = builder.getOrCreate()
+            session.range(1).collect()  # only now it is asked
+    except Exception as why:
+        raise Refused(f"{settings.remote}: no Spark Connect there: {first_line(why)}") from why
+    return session
+
+
+def first_line(why: BaseException) -> str:
+    """What a person wants to know of an error of Spark: not its traces."""
+    java = getattr(why, "java_exception", None)
+    text = str(java.getMessage()) if java is not None else str(why)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[0] if lines else type(why).__name__
+
+
+@contextmanager
+def _environment(*, is_local: bool) -> Iterator[None]:
+    """What Java and its Python workers shall find; it must be there before Java starts."""
+    wanted = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    if is_local:
+        wanted["SPARK_LOCAL_IP"] = LOOPBACK
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update({name: value for name, value in wanted.items() if before[name] is None})
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+
+
+@contextmanager
+def _own_interrupts() -> Iterator[None]:
+    """Spark would cancel all jobs at Ctrl-C; who runs lanes lets them end in order."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, before)
+
+
+def _forward(lines: IO[bytes]) -> None:
+    """What Java and the workers say, on whatever is the standard error now: a live view may have
+    taken it over."""
+
+    def forward() -> None:
+        for line in lines:
+            if not line.startswith(_JVM_NOISE):
+                sys.stderr.write(line.decode(errors="backslashreplace"))
+                sys.stderr.flush()
+
+    threading.Thread(target=forward, name="penstock-spark-said", daemon=True).start()
