@@ -12,7 +12,7 @@ from penstock.spark import spark_session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SPARK_LANES = 8
+SPARK_LANES = 14
 """For all lanes that tests run at once, those just killed included."""
 
 

@@ -85,7 +85,10 @@ class _Armed:
                 raise FailPoint(self._name)
 
 
-def armed(text: str) -> dict[str, _Armed]:
+Points = dict[str, _Armed]
+
+
+def armed(text: str) -> Points:
     """The points that a value of the variable arms; `ValueError` if it names something unknown."""
     found = {}
     for item in filter(None, text.split(",")):
@@ -104,11 +107,11 @@ def armed(text: str) -> dict[str, _Armed]:
 _armed = armed(os.environ.get(VARIABLE, ""))
 
 
-def armed_now() -> dict[str, _Armed]:
+def armed_now() -> Points:
     return _armed
 
 
-def arm(points: dict[str, _Armed]) -> None:
+def arm(points: Points) -> None:
     """Have these act from now on, and no others."""
     global _armed
     _armed = points

@@ -20,14 +20,16 @@ from rich.table import Table
 
 import penstock
 from penstock.cli import render
+from penstock.cli.plan import show_plan
 from penstock.cli.spark import ENGINES, check_local, spark_options, spark_settings, started
 from penstock.cli.streams import as_json
 from penstock.core.errors import BadSetting
 from penstock.ops.running import Rates, run_views, summary
 from penstock.runtime.groups import Groups
 from penstock.runtime.loading import load_topology
-from penstock.runtime.running import STOP_S, Running
+from penstock.runtime.running import STOP_S, Running, make_streams
 from penstock.runtime.settings import SETTINGS_FILE, RunSettings
+from penstock.spark.reach import check_before
 
 LOOK_S = 0.5
 SAY_S = 10.0
@@ -69,6 +71,13 @@ _SHOWN = {
               help="Skip so many records of each computation that would stop a shard.")  # fmt: skip
 @click.option("--name", help="Of this replica, among those of its groups.")
 @click.option("--allocation", type=click.Choice(["pool", "static"]), help="Of lanes to shards.")
+@click.option("--plan", is_flag=True, help="Only show how many lanes it wants.")
+@click.option(
+    "--replicas",
+    type=click.IntRange(1, 10_000),
+    metavar="N",
+    help="With --plan: so many processes will run it [1].",
+)
 @as_json
 @click.pass_obj
 def run(
@@ -87,6 +96,8 @@ def run(
     skip_first_failures: int,
     name: str | None,
     allocation: str | None,
+    plan: bool,
+    replicas: int | None,
     as_json: bool,
 ) -> None:
     """Run the topology in FILE, as in shop.py or shop.py:nightly, until SIGTERM or Ctrl-C.
@@ -97,6 +108,12 @@ def run(
     check_local(engine, processes, master, remote, conf, ui)
     loaded = load_topology(place)
     settings = RunSettings.read(SETTINGS_FILE if Path(SETTINGS_FILE).exists() else None)
+    if plan:
+        return show_plan(hub, loaded.topology, settings, replicas or 1, as_json=as_json)
+    if replicas is not None:
+        raise BadSetting(
+            "--replicas is for --plan: to run several, start this command several times"
+        )
     given: dict[str, Any] = {
         "settings": settings,
         "options": _options(options),
@@ -108,12 +125,15 @@ def run(
         "skip_first_failures": skip_first_failures,
     }
     with ExitStack() as stack:
+        opened = stack.enter_context(penstock.open(hub))
+        make_streams(opened, loaded.topology, settings)  # what is misspelt is said at once
         if engine == "spark":
             wanted = spark_settings(settings.spark, master, remote, conf, ui)
+            check_before(opened.backend, wanted)
             count = settings.lanes if lanes is None else lanes
             app = f"penstock {loaded.topology.name}"
             given["spark"] = stack.enter_context(started(count, wanted, app=app, quiet=as_json))
-        running = penstock.start(loaded.topology, hub, **given)
+        running = penstock.start(loaded.topology, opened, **given)
         found, clean = _ran(running, hub, until_caught_up, as_json)
     if as_json:
         render.json_line(found)

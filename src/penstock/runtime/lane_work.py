@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -30,33 +30,45 @@ log = logging.getLogger("penstock")
 def worked(errand: Errand, wire: Wire, brought: Callable[[], Topology] | None = None) -> str | None:
     """Work until there is no more; why it ended before, if it did. The topology is brought
     along, or the errand says where it is."""
-    with _as_lane(errand), _logging_to(wire, errand.level):
+    try:
+        armed = failpoints.armed(errand.failing)
+    except ValueError as why:
+        return _unfit(wire, str(why))
+    with _as_lane(errand, armed), _logging_to(wire, errand.level), ExitStack() as stack:
+        desk = RemoteDesk(wire)
         try:
-            _check_machine(errand)
-            topology = _topology(errand, brought)
-            hub = open_hub(errand.hub, create=False)
+            lane = _lane(errand, desk, brought, stack)
         except PenstockError as why:
-            return _unfit(wire, why)
-        with hub:
-            desk = RemoteDesk(wire)
-            try:
-                found = kits(hub.backend, topology, errand.run_settings(), errand.codes)
-                lane = Lane(errand.lane, desk, hub.backend, found, errand.replica)
-            except PenstockError as why:
-                return _unfit(wire, why)
-            pa.array([b""])  # whatever that loads, it loads before the first slice
-            desk.open(lane)
-            try:
-                lane.run()
-            except (LaneLost, OSError) as why:
-                log.warning("lane %d ends: %s", lane.number, why)
-                return str(why)
-            except BaseException as why:
-                log.exception("lane %d ends by a mistake", lane.number)
-                return f"a mistake: {type(why).__name__}: {why}"
-            finally:
-                desk.close()
+            return _unfit(wire, str(why))
+        except Exception as why:
+            log.exception("lane %d cannot begin", errand.lane)
+            return _unfit(wire, f"{type(why).__name__}: {why}")
+        desk.open(lane)
+        try:
+            lane.run()
+        except (LaneLost, OSError) as why:
+            log.warning("lane %d ends: %s", lane.number, why)
+            return str(why)
+        except BaseException as why:
+            log.exception("lane %d ends by a mistake", lane.number)
+            return f"a mistake: {type(why).__name__}: {why}"
+        finally:
+            desk.close()
     return None
+
+
+def _lane(
+    errand: Errand,
+    desk: RemoteDesk,
+    brought: Callable[[], Topology] | None,
+    stack: ExitStack,
+) -> Lane:
+    _check_machine(errand)
+    topology = _topology(errand, brought)
+    hub = stack.enter_context(open_hub(errand.hub, create=False))
+    found = kits(hub.backend, topology, errand.run_settings(), errand.codes)
+    pa.array([b""])  # whatever that loads, it loads before the first slice
+    return Lane(errand.lane, desk, hub.backend, found, errand.replica)
 
 
 def _topology(errand: Errand, brought: Callable[[], Topology] | None) -> Topology:
@@ -82,19 +94,19 @@ def _check_machine(errand: Errand) -> None:
         )
 
 
-def _unfit(wire: Wire, why: PenstockError) -> str:
+def _unfit(wire: Wire, why: str) -> str:
     with suppress(OSError):
-        wire.send(Unfit(tellable(str(why))))
-    return str(why)
+        wire.send(Unfit(tellable(why)))
+    return why
 
 
 @contextmanager
-def _as_lane(errand: Errand) -> Iterator[None]:
+def _as_lane(errand: Errand, armed: failpoints.Points) -> Iterator[None]:
     """As if this process had been made for it; afterwards it may serve others."""
     before = list(sys.path), failpoints.armed_now()
     errands.in_lane = True
     sys.path += [place for place in errand.path if place not in sys.path]
-    failpoints.arm(failpoints.armed(errand.failing))
+    failpoints.arm(armed)
     try:
         yield
     finally:

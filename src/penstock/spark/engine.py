@@ -4,14 +4,13 @@ told."""
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from penstock.core.errors import BadSetting, BadTopology
+from penstock.core.errors import BadTopology
 from penstock.runtime.dispatcher import Dispatcher
 from penstock.runtime.engine import Engine, MadeLanes, Wanted
 from penstock.runtime.errand import errand_for
@@ -19,14 +18,11 @@ from penstock.runtime.lane_work import this_machine
 from penstock.runtime.switchboard import Switchboard
 from penstock.spark.lanes import SparkLanes, is_connect
 from penstock.spark.needs import check_packages, check_slots, local_slots
+from penstock.spark.reach import address, check_reach, is_this_host, says_yes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ON_THIS_MACHINE = "spark.penstock.executorsOnThisMachine"
-"""Says that all executors run on the machine of the hub's directory."""
-ADDRESS = "spark.penstock.address"
-"""Where lanes of a cluster call their replica, as in ``tcp:10.0.0.5:0``."""
 BEATS = 4
 """So many in the time after which a lane takes its replica for gone."""
 REGISTERED_S = 30.0
@@ -48,16 +44,13 @@ def on_spark(session: SparkSession) -> Engine:
 
 
 def _made(session: SparkSession, wanted: Wanted) -> MadeLanes:
-    wanted.backend.capabilities.require("processes")
-    master = _conf(session, "spark.master") or ""
-    is_here = local_slots(master) is not None and _is_server_here(session)
-    hub = os.path.abspath(wanted.backend.describe()["directory"])
-    if not is_here and not _says_yes(session, ON_THIS_MACHINE):
-        raise BadSetting(
-            f"executors of {master or 'that server'} may be on other machines, which cannot reach "
-            f"the embedded hub {hub}: run on this machine (no --master), or, if all of them are "
-            f"here, say so with --conf {ON_THIS_MACHINE}=true"
-        )
+    def conf(key: str) -> str | None:
+        found: str | None = session.conf.get(key, None)
+        return found
+
+    master = conf("spark.master") or "that server"
+    is_here = _is_here(session, master)
+    hub = check_reach(wanted.backend, master, is_here=is_here, conf=conf)
     _check_slots(session, master, wanted.settings.lanes)
     pickled = _pickled(wanted)
     lease_s = wanted.settings.session_s
@@ -67,10 +60,10 @@ def _made(session: SparkSession, wanted: Wanted) -> MadeLanes:
         lease_s=lease_s,
         codes={} if pickled is None else {name: kit.code for name, kit in wanted.kits.items()},
     )
-    address = _address(session, is_here)
+    place = address(is_here=is_here, is_connect=is_connect(session), conf=conf)
 
     def made(dispatcher: Dispatcher, count: int) -> SparkLanes:
-        board = Switchboard(dispatcher, address, beyond_this_host=True, beat_s=lease_s / BEATS)
+        board = Switchboard(dispatcher, place, beyond_this_host=True, beat_s=lease_s / BEATS)
         return SparkLanes(
             board, count, errand, session, pickled=pickled, works_for=_works_for(wanted)
         )
@@ -99,26 +92,11 @@ def _pickled(wanted: Wanted) -> bytes | None:
         ) from why
 
 
-def _address(session: SparkSession, is_here: bool) -> str:
-    told = _conf(session, ADDRESS)
-    if told:
-        return told
-    if is_here:
-        return "unix:"
-    host = _conf(session, "spark.driver.host")
-    if host is None or is_connect(session):
-        raise BadSetting(
-            f"lanes of a cluster must reach this process: say where, as in "
-            f"--conf {ADDRESS}=tcp:10.0.0.5:0"
-        )
-    return f"tcp:{host}:0"
-
-
-def _is_server_here(session: SparkSession) -> bool:
-    if not is_connect(session):
-        return True
-    host = session.client.host
-    return host in ("localhost", "::1") or host.startswith("127.")
+def _is_here(session: SparkSession, master: str) -> bool:
+    """Whether all lanes live on this machine, by what is known."""
+    if local_slots(master) is None:
+        return False
+    return not is_connect(session) or is_this_host(session.client.host)
 
 
 def _check_slots(session: SparkSession, master: str, lanes: int) -> None:
@@ -131,7 +109,7 @@ def _check_slots(session: SparkSession, master: str, lanes: int) -> None:
 
 def _cluster_slots(session: SparkSession, lanes: int) -> int | None:
     """How many tasks run at once, as soon as that suffices; None: there may be more any time."""
-    if _says_yes(session, "spark.dynamicAllocation.enabled"):
+    if says_yes(session.conf.get("spark.dynamicAllocation.enabled", None)):
         return None
     scala = session.sparkContext._jsc.sc()
     profile = scala.resourceProfileManager().defaultResourceProfile()
@@ -141,12 +119,3 @@ def _cluster_slots(session: SparkSession, lanes: int) -> int | None:
             break
         time.sleep(LOOK_S)
     return slots
-
-
-def _says_yes(session: SparkSession, key: str) -> bool:
-    return (_conf(session, key) or "").strip().lower() == "true"
-
-
-def _conf(session: SparkSession, key: str) -> str | None:
-    found: str | None = session.conf.get(key, None)
-    return found

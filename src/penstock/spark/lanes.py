@@ -19,7 +19,7 @@ from penstock.runtime.errand import Errand
 from penstock.runtime.remote import RemoteLanes
 from penstock.runtime.switchboard import Switchboard
 from penstock.spark.session import first_line
-from penstock.spark.task import REPORT, lane_task
+from penstock.spark.task import REPORT, arrow_lane_task, lane_task
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,7 +65,7 @@ class SparkJob:
         self._lane = errand.lane
         self._tag = f"penstock-lane-{secrets.token_hex(8)}"
         self._title = f"lane {errand.lane} of {errand.replica}: {works_for}"
-        self._task = partial(lane_task, errand.to_line(), pickled)
+        self._told = errand.to_line(), pickled
         self._how = "its connection broke"
         self._is_killed = False
         self._over = threading.Event()
@@ -88,15 +88,24 @@ class SparkJob:
     def _run(self) -> None:
         try:
             with _named(self._session, self._tag, self._title):
-                made: Any = self._session.range(0, 1, 1, 1).mapInArrow(self._task, REPORT)
-                rows = made.collect()
-            self._how = rows[0].why or "it has ended"
+                (why,) = self._lived()
+            self._how = why or "it has ended"
         except Exception as why:
             self._how = first_line(why)
             if not self._is_killed:
                 log.warning("lane %d: Spark says: %s", self._lane, self._how)
         finally:
             self._over.set()
+
+    def _lived(self) -> list[str]:
+        """Not by a DataFrame where that can be avoided: its planner takes longer to load than all
+        of Penstock."""
+        if is_connect(self._session):
+            task = partial(arrow_lane_task, *self._told)
+            made: Any = self._session.range(0, 1, 1, 1).mapInArrow(task, REPORT)
+            return [row.why for row in made.collect()]
+        one = self._session.sparkContext.parallelize([0], 1)
+        return one.mapPartitions(partial(lane_task, *self._told)).collect()
 
     def _cancel(self) -> None:
         """Until it is over: a job that is about to begin cannot be cancelled yet."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
@@ -15,6 +16,11 @@ OR_LOCAL = "or run without Spark: --engine local"
 PANDAS_MIN, PANDAS_BELOW = (2, 2), (3,)
 SPARE_SLOTS = 2
 """Beside those of the lanes: while a lost lane still holds its own, its successor takes one."""
+
+ANSWER_S = 5.0
+"""So long a master or a server may take to answer; Spark itself would ask for minutes."""
+_PORTS = {"spark": 7077, "sc": 15002}
+_PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
 
 _LOCAL = re.compile(r"local(?:\[\s*([0-9]+|\*)\s*(?:,\s*[0-9]+\s*)?\])?$")
 
@@ -56,12 +62,46 @@ def local_slots(master: str) -> int | None:
     return (os.cpu_count() or 1) if found[1] == "*" else int(found[1])
 
 
+def check_answers(url: str) -> None:
+    """Whether somebody listens at ``spark://host:port`` (there may be several) or
+    ``sc://host:port``; what is asked in another way is taken as it is."""
+    kind, colon, rest = url.partition("://")
+    if not colon or kind not in _PORTS:
+        return
+    if kind == "sc" and any(os.environ.get(name) for name in _PROXIES):
+        return  # it is not reached from here
+    why: object = "it names no host"
+    for place in re.split(r"[/;?]", rest)[0].split(","):
+        host, port = _place(url, place, _PORTS[kind])
+        try:
+            socket.create_connection((host, port), ANSWER_S).close()
+            return
+        except OSError as failed:
+            why = failed.strerror or failed
+    raise Refused(f"{url} does not answer: {why}; is it started, and on this port?")
+
+
+def _place(url: str, place: str, usual: int) -> tuple[str, int]:
+    found = re.fullmatch(r"(\[[^]]+\]|[^:]+)(?::([0-9]{1,5}))?", place)
+    if found is None or int(found[2] or usual) > 65535:
+        raise BadSetting(
+            f"{url} names no host and port: write it as {url.partition('://')[0]}://host:{usual}"
+        )
+    return found[1].strip("[]"), int(found[2] or usual)
+
+
 def check_slots(master: str, slots: int, lanes: int) -> None:
     """Each lane holds one all the time: with too few, the others would wait for ever, and nobody
     would say so."""
+    if not slots:
+        raise BadSetting(
+            f"{master} has no executor for {lanes} lanes: its cores are taken by others, or none "
+            "has the memory of --conf spark.executor.memory=…"
+        )
     if slots < lanes:
         more = f"local[{lanes + SPARE_SLOTS}]" if local_slots(master) is not None else "more cores"
+        tasks = "1 task" if slots == 1 else f"{slots} tasks"
         raise BadSetting(
-            f"{master} runs {slots} tasks at once, too few for {lanes} lanes, which hold one each: "
+            f"{master} runs {tasks} at once, too few for {lanes} lanes, which hold one each: "
             f"give it {more}, or take fewer lanes, as --lanes {slots}"
         )

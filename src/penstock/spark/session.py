@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,6 +18,7 @@ from typing import IO, TYPE_CHECKING, Any
 from penstock.core.errors import BadSetting, Refused
 from penstock.spark.needs import (
     SPARE_SLOTS,
+    check_answers,
     check_java,
     check_packages,
     check_slots,
@@ -23,12 +26,17 @@ from penstock.spark.needs import (
 )
 
 if TYPE_CHECKING:
+    from pyspark import SparkConf
     from pyspark.sql import SparkSession
+
+log = logging.getLogger("penstock")
 
 APP_NAME = "penstock"
 LOOPBACK = "127.0.0.1"
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 QUIET = f"-Dlog4j2.configurationFile=file:{Path(__file__).with_name('log4j2.properties')}"
+LIGHT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""While lanes work Java has nothing to do: it shall start quickly and stay small."""
 
 _JVM_NOISE = (b"WARNING: Using incubator modules",)
 """Said by Java itself, before any setting can quieten it."""
@@ -88,9 +96,10 @@ def defaults(master: str, ui: bool) -> dict[str, str]:
         "spark.ui.retainedTasks": "1000",
         "spark.sql.ui.retainedExecutions": "50",
         "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1)),
+        "spark.python.daemon.module": "penstock.spark.daemon",
         # A module of the current directory must not be taken for one of Python's own.
         "spark.executorEnv.PYTHONSAFEPATH": "1",
-        JAVA_OPTIONS: QUIET,
+        JAVA_OPTIONS: f"{QUIET} {LIGHT}",
         **(
             {
                 "spark.authenticate": "true",
@@ -117,52 +126,88 @@ def _started(lanes: int, settings: SparkSettings, app: str) -> SparkSession:
     slots = local_slots(master)
     if slots is not None:
         check_slots(master, slots, lanes)
+    check_answers(master)
     check_java()
-    from pyspark import SparkConf, SparkContext
-    from pyspark.errors import PySparkException
-    from pyspark.java_gateway import launch_gateway
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    conf = SparkConf(loadDefaults=False)
-    told = {**defaults(master, settings.ui), **settings.conf, "spark.master": master}
-    if JAVA_OPTIONS in settings.conf:
-        told[JAVA_OPTIONS] = f"{QUIET} {settings.conf[JAVA_OPTIONS]}"
-    for key, value in {"spark.app.name": app, **told}.items():
-        conf.set(key, value)
-    try:
-        with _environment(is_local=slots is not None), _own_interrupts():
-            if SparkContext._gateway is None:
-                piped: dict[str, Any] = {"stderr": subprocess.PIPE, "start_new_session": True}
-                launch: Callable[..., Any] = launch_gateway
-                gateway = launch(conf, piped)
-                _forward(gateway.proc.stderr)
-                SparkContext._ensure_initialized(gateway=gateway)
-            return SparkSession(SparkContext(conf=conf))
-    except (PySparkException, OSError) as why:
-        raise Refused(f"Spark does not start: {first_line(why)}") from why
-    except Exception as why:  # Java's own, in a wrapping of py4j
-        raise Refused(f"Spark does not start with {master}: {first_line(why)}") from why
+    conf = _conf(master, settings, app)
+    with _starting(master, is_local=slots is not None):
+        _launch(conf)
+        return SparkSession(SparkContext(conf=conf))
 
 
 def _connected(lanes: int, settings: SparkSettings, app: str) -> SparkSession:
     assert settings.remote is not None
-    if settings.remote.startswith("local"):
-        slots = local_slots(settings.remote)
+    remote, is_own = settings.remote, settings.remote.startswith("local")
+    if is_own:
+        slots = local_slots(remote)
         if slots is not None:
-            check_slots(settings.remote, slots, lanes)
+            check_slots(remote, slots, lanes)
         check_java()
+    else:
+        check_answers(remote)
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder.remote(settings.remote).appName(app)
-    for key, value in settings.conf.items():
-        builder = builder.config(key, value)
+    builder = SparkSession.builder.remote(remote).appName(app)
+    with _starting(remote, is_local=is_own), _unset_told(remote):
+        if is_own:
+            _launch(_conf(remote, settings, app))  # a server takes its settings when it starts
+        else:
+            for key, value in settings.conf.items():
+                builder = builder.config(key, value)
+        session: SparkSession = builder.getOrCreate()
+        session.range(1).collect()  # only now it is asked
+        return session
+
+
+def _conf(master: str, settings: SparkSettings, app: str) -> SparkConf:
+    from pyspark import SparkConf
+
+    told = {**defaults(master, settings.ui), **settings.conf, "spark.master": master}
+    if JAVA_OPTIONS in settings.conf:
+        told[JAVA_OPTIONS] = f"{QUIET} {LIGHT} {settings.conf[JAVA_OPTIONS]}"
+    conf = SparkConf(loadDefaults=False)
+    for key, value in {"spark.app.name": app, **told}.items():
+        conf.set(key, value)
+    return conf
+
+
+def _launch(conf: SparkConf) -> None:
+    """Java, if this process has none yet."""
+    from pyspark import SparkContext
+    from pyspark.java_gateway import launch_gateway
+
+    if SparkContext._gateway is None:
+        piped: dict[str, Any] = {"stderr": subprocess.PIPE, "start_new_session": True}
+        launch: Callable[..., Any] = launch_gateway
+        gateway = launch(conf, piped)
+        _forward(gateway.proc.stderr)
+        SparkContext._ensure_initialized(gateway=gateway)
+
+
+@contextmanager
+def _starting(where: str, *, is_local: bool) -> Iterator[None]:
+    """What goes wrong meanwhile is one line."""
+    from pyspark.errors import PySparkException
+
     try:
-        with _environment(is_local=settings.remote.startswith("local")):
-            session: SparkSession = builder.getOrCreate()
-            session.range(1).collect()  # only now it is asked
-    except Exception as why:
-        raise Refused(f"{settings.remote}: no Spark Connect there: {first_line(why)}") from why
-    return session
+        with _environment(is_local=is_local), _own_interrupts():
+            yield
+    except (PySparkException, OSError) as why:
+        raise Refused(f"Spark does not start: {first_line(why)}") from why
+    except Exception as why:  # Java's own, in a wrapping of py4j
+        raise Refused(f"Spark does not start with {where}: {first_line(why)}") from why
+
+
+@contextmanager
+def _unset_told(remote: str) -> Iterator[None]:
+    """A setting that only the server can make is told in our words, not in a warning of Python."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    for each in caught:
+        log.warning("%s: %s", remote, first_line(Exception(each.message)))
 
 
 def first_line(why: BaseException) -> str:

@@ -20,14 +20,19 @@ from penstock.runtime.wire import Wire, called
 REPORT = "why string"
 
 
-def lane_task(
-    line: bytes, pickled: bytes | None, batches: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    """Until the lane ends; then one row: why, or nothing if that was in order."""
-    for _ in batches:
+def lane_task(line: bytes, pickled: bytes | None, nothing: Iterator[object]) -> Iterator[str]:
+    """Until the lane ends; then one text: why, or an empty one if that was in order."""
+    for _ in nothing:
         pass
-    why = _lived(Errand.from_line(line), pickled)
-    yield pa.RecordBatch.from_pydict({"why": [why or ""]})
+    yield _lived(Errand.from_line(line), pickled) or ""
+
+
+def arrow_lane_task(
+    line: bytes, pickled: bytes | None, nothing: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """The same, for those who take batches only."""
+    for why in lane_task(line, pickled, nothing):
+        yield pa.RecordBatch.from_pydict({"why": [why]})
 
 
 def _lived(errand: Errand, pickled: bytes | None) -> str | None:
@@ -44,8 +49,13 @@ def _lived(errand: Errand, pickled: bytes | None) -> str | None:
         return str(why)
     if errand.lease_s is not None:
         wire.expect_within(errand.lease_s)
+    born = os.getpid()
     with _apart(), _held(Lifeline(file, os.getppid()), wire):
-        return worked(errand, wire, None if pickled is None else lambda: loads(pickled))
+        try:
+            return worked(errand, wire, None if pickled is None else lambda: loads(pickled))
+        finally:
+            if os.getpid() != born:
+                os._exit(1)  # a fork that went on after its handler: Spark must not hear of it
 
 
 @contextmanager
