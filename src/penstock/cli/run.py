@@ -188,8 +188,13 @@ def _interrupted(running: Running) -> Iterator[None]:
     """Ctrl-C once drains, twice ends at once."""
 
     def drain(number: int, frame: FrameType | None) -> None:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, give_up)
         running.replica.end()
+
+    def give_up(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        running.replica.end(0.0)
+        raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGINT, drain)
     try:

@@ -186,6 +186,7 @@ class RemoteLanes:
         if not is_late and not body.has_ended() and not board.is_over(lane):
             return None
         del self._bodies[lane]
+        board.sever(lane)
         self._end(body, self._killed_s if board.has_asked(lane) else KILLED_S)
         why = body.how()
         board.hear_out(lane, KILLED_S)

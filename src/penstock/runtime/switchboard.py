@@ -135,6 +135,12 @@ class Switchboard:
         if line is not None:
             line.over.wait(timeout_s)
 
+    def sever(self, lane: int) -> None:
+        """Have it killed, if it still lives; what it said before is heard."""
+        line = self._lines.get(lane)
+        if line is not None and line.lifeline is not None:
+            line.lifeline.close()
+
     def hang_up(self, lane: int) -> None:
         """Hear nothing of it any more."""
         with self._lock:

@@ -21,7 +21,8 @@ class Java(NamedTuple):
 
     @property
     def is_new_enough(self) -> bool:
-        return self.version is not None and int(self.version.split(".")[0]) >= JAVA_MIN
+        found = re.match(r"[0-9]+", self.version or "")
+        return found is not None and int(found[0]) >= JAVA_MIN
 
     def __str__(self) -> str:
         if self.path is None:

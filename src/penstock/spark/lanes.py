@@ -30,6 +30,10 @@ STARTED_S = 120.0
 """So long a lane may wait for a free slot and load its topology."""
 CANCEL_AGAIN_S = 0.5
 
+_RECENT = "most recent failure: "
+"""What follows is why; what is before, how often."""
+_CANCELLED = "SPARK_JOB_CANCELLED"
+
 
 class SparkLanes(RemoteLanes):
     def __init__(
@@ -66,7 +70,7 @@ class SparkJob:
         self._tag = f"penstock-lane-{secrets.token_hex(8)}"
         self._title = f"lane {errand.lane} of {errand.replica}: {works_for}"
         self._told = errand.to_line(), pickled
-        self._how = "its connection broke"
+        self._how = "its worker is gone: it crashed, was killed, or ran out of memory"
         self._is_killed = False
         self._over = threading.Event()
         self._thread(self._run, "job")
@@ -91,9 +95,9 @@ class SparkJob:
                 (why,) = self._lived()
             self._how = why or "it has ended"
         except Exception as why:
-            self._how = first_line(why)
-            if not self._is_killed:
-                log.warning("lane %d: Spark says: %s", self._lane, self._how)
+            self._how = first_line(why).partition(_RECENT)[2] or first_line(why)
+            if self._is_killed and _CANCELLED not in self._how:
+                log.info("lane %d: Spark says: %s", self._lane, self._how)
         finally:
             self._over.set()
 

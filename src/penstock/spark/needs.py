@@ -62,46 +62,60 @@ def local_slots(master: str) -> int | None:
     return (os.cpu_count() or 1) if found[1] == "*" else int(found[1])
 
 
+def is_master(text: str) -> bool:
+    """Whether Spark would take it for a master."""
+    known = local_slots(text) is not None or text == "yarn" or "://" in text
+    return known or text.startswith("local-cluster[")
+
+
+def place_of(url: str) -> str:
+    """Without what may be a secret: the token of ``sc://host:15002/;token=…``."""
+    kind, colon, rest = url.partition("://")
+    return kind + colon + re.split(r"[/;?]", rest)[0]
+
+
 def check_answers(url: str) -> None:
     """Whether somebody listens at ``spark://host:port`` (there may be several) or
     ``sc://host:port``; what is asked in another way is taken as it is."""
-    kind, colon, rest = url.partition("://")
-    if not colon or kind not in _PORTS:
+    shown = place_of(url)
+    kind, _, places = shown.partition("://")
+    if kind not in _PORTS:
         return
     if kind == "sc" and any(os.environ.get(name) for name in _PROXIES):
         return  # it is not reached from here
-    why: object = "it names no host"
-    for place in re.split(r"[/;?]", rest)[0].split(","):
-        host, port = _place(url, place, _PORTS[kind])
+    why: object = None
+    for place in places.split(","):
+        host, port = _host_and_port(shown, place, _PORTS[kind])
         try:
             socket.create_connection((host, port), ANSWER_S).close()
             return
         except OSError as failed:
             why = failed.strerror or failed
-    raise Refused(f"{url} does not answer: {why}; is it started, and on this port?")
+    raise Refused(f"{shown} does not answer: {why}; is it started, and on this port?")
 
 
-def _place(url: str, place: str, usual: int) -> tuple[str, int]:
+def _host_and_port(url: str, place: str, usual: int) -> tuple[str, int]:
     found = re.fullmatch(r"(\[[^]]+\]|[^:]+)(?::([0-9]{1,5}))?", place)
     if found is None or int(found[2] or usual) > 65535:
-        raise BadSetting(
-            f"{url} names no host and port: write it as {url.partition('://')[0]}://host:{usual}"
-        )
+        kind = url.partition("://")[0]
+        raise BadSetting(f"{url} names no host and port: write it as {kind}://host:{usual}")
     return found[1].strip("[]"), int(found[2] or usual)
 
 
 def check_slots(master: str, slots: int, lanes: int) -> None:
     """Each lane holds one all the time: with too few, the others would wait for ever, and nobody
     would say so."""
-    if not slots:
+    is_local = local_slots(master) is not None
+    if not slots and not is_local:
         raise BadSetting(
             f"{master} has no executor for {lanes} lanes: its cores are taken by others, or none "
             "has the memory of --conf spark.executor.memory=…"
         )
     if slots < lanes:
-        more = f"local[{lanes + SPARE_SLOTS}]" if local_slots(master) is not None else "more cores"
+        more = f"local[{lanes + SPARE_SLOTS}]" if is_local else "more cores"
         tasks = "1 task" if slots == 1 else f"{slots} tasks"
+        fewer = f", or take fewer lanes, as --lanes {slots}" if slots else ""
         raise BadSetting(
             f"{master} runs {tasks} at once, too few for {lanes} lanes, which hold one each: "
-            f"give it {more}, or take fewer lanes, as --lanes {slots}"
+            f"give it {more}{fewer}"
         )

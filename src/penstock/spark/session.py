@@ -5,24 +5,26 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from penstock.core.errors import BadSetting, Refused
+from penstock.spark.gateway import launch_java
 from penstock.spark.needs import (
     SPARE_SLOTS,
     check_answers,
     check_java,
     check_packages,
     check_slots,
+    is_master,
     local_slots,
+    place_of,
 )
 
 if TYPE_CHECKING:
@@ -37,9 +39,6 @@ JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 QUIET = f"-Dlog4j2.configurationFile=file:{Path(__file__).with_name('log4j2.properties')}"
 LIGHT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """While lanes work Java has nothing to do: it shall start quickly and stay small."""
-
-_JVM_NOISE = (b"WARNING: Using incubator modules",)
-"""Said by Java itself, before any setting can quieten it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +57,11 @@ class SparkSettings:
     def __post_init__(self) -> None:
         if self.master is not None and self.remote is not None:
             raise BadSetting("a master and a remote: a server of Spark Connect has its own master")
+        master = self.master or self.conf.get("spark.master")
+        if master is not None and not is_master(master):
+            raise BadSetting(f"master {master!r}: write it as local[6], spark://host:7077 or yarn")
+        if self.remote is not None and not self.remote.startswith(("sc://", "local")):
+            raise BadSetting(f"remote {self.remote!r}: write it as sc://host:15002")
         for key in self.conf:
             if not key.startswith("spark."):
                 raise BadSetting(f"{key}: settings of Spark begin with spark.")
@@ -75,11 +79,24 @@ def spark_session(
     if own is not None:
         yield own
         return
+    check_session(lanes, settings)
     session = (_connected if settings.remote is not None else _started)(lanes, settings, app)
     try:
         yield session
     finally:
         session.stop()
+
+
+def check_session(lanes: int, settings: SparkSettings) -> None:
+    """What is known before Java starts, which takes its time."""
+    check_packages(connect=settings.remote is not None)
+    place = settings.remote or _master(lanes, settings)
+    slots = local_slots(place)
+    if slots is not None:
+        check_slots(place, slots, lanes)
+    check_answers(place)
+    if settings.remote is None or _is_own(settings.remote):
+        check_java()
 
 
 def defaults(master: str, ui: bool) -> dict[str, str]:
@@ -122,43 +139,40 @@ def _active() -> SparkSession | None:
 
 
 def _started(lanes: int, settings: SparkSettings, app: str) -> SparkSession:
-    master = settings.master or settings.conf.get("spark.master", f"local[{lanes + SPARE_SLOTS}]")
-    slots = local_slots(master)
-    if slots is not None:
-        check_slots(master, slots, lanes)
-    check_answers(master)
-    check_java()
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
+    master = _master(lanes, settings)
     conf = _conf(master, settings, app)
-    with _starting(master, is_local=slots is not None):
-        _launch(conf)
+    with _starting(master, is_local=local_slots(master) is not None):
+        launch_java(conf)
         return SparkSession(SparkContext(conf=conf))
 
 
 def _connected(lanes: int, settings: SparkSettings, app: str) -> SparkSession:
-    assert settings.remote is not None
-    remote, is_own = settings.remote, settings.remote.startswith("local")
-    if is_own:
-        slots = local_slots(remote)
-        if slots is not None:
-            check_slots(remote, slots, lanes)
-        check_java()
-    else:
-        check_answers(remote)
     from pyspark.sql import SparkSession
 
+    assert settings.remote is not None
+    remote = settings.remote
     builder = SparkSession.builder.remote(remote).appName(app)
-    with _starting(remote, is_local=is_own), _unset_told(remote):
-        if is_own:
-            _launch(_conf(remote, settings, app))  # a server takes its settings when it starts
+    with _starting(place_of(remote), is_local=_is_own(remote)), _unset_told(remote):
+        if _is_own(remote):
+            launch_java(_conf(remote, settings, app))  # a server takes its settings when it starts
         else:
             for key, value in settings.conf.items():
                 builder = builder.config(key, value)
         session: SparkSession = builder.getOrCreate()
         session.range(1).collect()  # only now it is asked
         return session
+
+
+def _master(lanes: int, settings: SparkSettings) -> str:
+    return settings.master or settings.conf.get("spark.master", f"local[{lanes + SPARE_SLOTS}]")
+
+
+def _is_own(remote: str) -> bool:
+    """Whether the server is one that this process starts for itself."""
+    return remote.startswith("local")
 
 
 def _conf(master: str, settings: SparkSettings, app: str) -> SparkConf:
@@ -171,19 +185,6 @@ def _conf(master: str, settings: SparkSettings, app: str) -> SparkConf:
     for key, value in {"spark.app.name": app, **told}.items():
         conf.set(key, value)
     return conf
-
-
-def _launch(conf: SparkConf) -> None:
-    """Java, if this process has none yet."""
-    from pyspark import SparkContext
-    from pyspark.java_gateway import launch_gateway
-
-    if SparkContext._gateway is None:
-        piped: dict[str, Any] = {"stderr": subprocess.PIPE, "start_new_session": True}
-        launch: Callable[..., Any] = launch_gateway
-        gateway = launch(conf, piped)
-        _forward(gateway.proc.stderr)
-        SparkContext._ensure_initialized(gateway=gateway)
 
 
 @contextmanager
@@ -207,7 +208,7 @@ def _unset_told(remote: str) -> Iterator[None]:
         warnings.simplefilter("always")
         yield
     for each in caught:
-        log.warning("%s: %s", remote, first_line(Exception(each.message)))
+        log.warning("%s: %s", place_of(remote), first_line(Exception(each.message)))
 
 
 def first_line(why: BaseException) -> str:
@@ -243,16 +244,3 @@ def _own_interrupts() -> Iterator[None]:
     finally:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, before)
-
-
-def _forward(lines: IO[bytes]) -> None:
-    """What Java and the workers say, on whatever is the standard error now: a live view may have
-    taken it over."""
-
-    def forward() -> None:
-        for line in lines:
-            if not line.startswith(_JVM_NOISE):
-                sys.stderr.write(line.decode(errors="backslashreplace"))
-                sys.stderr.flush()
-
-    threading.Thread(target=forward, name="penstock-spark-said", daemon=True).start()

@@ -1,0 +1,74 @@
+"""The Java process of a session: started so that its settings stay private, and what it says comes
+out where this process says things."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark import SparkConf
+
+SUBMIT = "PYSPARK_SUBMIT_ARGS"
+
+_NOISE = (b"WARNING: Using incubator modules",)
+"""Said by Java itself, before any setting can quieten it."""
+
+
+def launch_java(conf: SparkConf) -> None:
+    """Unless this process has one already. It is in a process session of its own: Ctrl-C and
+    SIGTERM to a group are for who runs lanes, and lets them end in order."""
+    from pyspark import SparkContext
+    from pyspark.java_gateway import launch_gateway
+
+    if SparkContext._gateway is None:
+        piped: dict[str, Any] = {"stderr": subprocess.PIPE, "start_new_session": True}
+        launch: Callable[..., Any] = launch_gateway
+        with _told(conf):
+            gateway = launch(None, piped)
+        _forward(gateway.proc.stderr)
+        SparkContext._ensure_initialized(gateway=gateway)
+
+
+@contextmanager
+def _told(conf: SparkConf) -> Iterator[None]:
+    """Settings reach Java by a file of this user: on its command line everybody could read them."""
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".conf") as file:
+        file.writelines(f"{key}={_escaped(value)}\n" for key, value in conf.getAll())
+        file.flush()
+        before = os.environ.get(SUBMIT)
+        ours = f"--load-spark-defaults --properties-file {shlex.quote(file.name)}"
+        os.environ[SUBMIT] = f"{ours} {before or 'pyspark-shell'}"
+        try:
+            yield
+        finally:
+            del os.environ[SUBMIT]
+            if before is not None:
+                os.environ[SUBMIT] = before
+
+
+def _escaped(value: str) -> str:
+    """As Java's properties have it."""
+    text = value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+    return f"\\{text}" if text.startswith(" ") else text
+
+
+def _forward(lines: IO[bytes]) -> None:
+    """What Java and the workers say, on whatever is the standard error now: a live view may have
+    taken it over."""
+
+    def forward() -> None:
+        for line in lines:
+            if not line.startswith(_NOISE):
+                with suppress(OSError, ValueError):  # closed; but Java must not wait for a reader
+                    sys.stderr.write(line.decode(errors="backslashreplace"))
+                    sys.stderr.flush()
+
+    threading.Thread(target=forward, name="penstock-spark-said", daemon=True).start()
