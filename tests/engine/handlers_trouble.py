@@ -65,6 +65,10 @@ def _do(what: str | None) -> None:
         case "spawn and hang":
             subprocess.Popen(["sleep", "61.6"])
             time.sleep(60)
+        case "run a program":
+            assert subprocess.run(["sh", "-c", "exit 7"], check=False).returncode == 7
+        case "ignore hang-ups":
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
         case "fork":
             os.fork()  # and go on in both, as nobody should
         case "long":

@@ -9,11 +9,9 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,20 +26,35 @@ from penstock.runtime.settings import RunSettings
 from penstock.testing.faults.children import Child, until
 from tests.engine import handlers_trouble
 from tests.engine.handlers_trouble import noted, topology
-
-REFERENCE = f"{handlers_trouble.__file__}:topology"
-FAST: dict[str, Any] = {"session": "3s", "heartbeat": "200ms"}
+from tests.engine.trouble import (
+    DEADLY,
+    FAST,
+    REFERENCE,
+    all_but,
+    bills,
+    children,
+    command,
+    files,
+    fill,
+    is_gone,
+    members,
+    pause_s,
+    read,
+    state,
+    threads,
+    times,
+)
 
 
 @pytest.fixture
 def hub(tmp_path: Path) -> Iterator[Hub]:
-    open_files, before = _files(), _threads()
+    open_files, before = files(), threads()
     with penstock.open(tmp_path / "hub") as hub:
         hub.create_stream("orders", **handlers_trouble.MADE)  # type: ignore[arg-type]
         yield hub
     until(lambda: not _lanes(), "no lane is left", 5, _lanes)
-    until(lambda: _threads() <= before, "no thread is left", 5, _threads)
-    until(lambda: _files() <= open_files, "no file is left open", 5)
+    until(lambda: threads() <= before, "no thread is left", 5, threads)
+    until(lambda: files() <= open_files, "no file is left open", 5)
 
 
 @pytest.fixture
@@ -69,97 +82,16 @@ def start(hub: Hub, effects: Path) -> Iterator[Start]:
         running.stop("2s")
 
 
-def fill(hub: Hub, plain: int, trouble: dict[int, Any] | None = None) -> None:
-    """So many plain records in each shard; one that makes trouble is the sixth of its shard."""
-    stream = hub.stream("orders")
-    for shard in range(4):
-        rows: list[Any] = [None] * plain
-        if trouble is not None and shard in trouble:
-            rows.insert(5, trouble[shard])
-        stream.append_many([(row, None) for row in rows], shard=shard)
-
-
-def bills(hub: Hub) -> list[tuple[int, int]]:
-    return [tuple(record.value["from"]) for record in hub.stream("bills").read(0)]
-
-
-def all_but(hub: Hub, *missing: tuple[int, int]) -> Counter[tuple[int, int]]:
-    """One bill for each order but these."""
-    stream = hub.stream("orders")
-    ids = {(shard, offset) for shard in range(4) for offset in range(stream.bounds(shard).end)}
-    return Counter(ids - set(missing))
-
-
-def times(effects: Path, shard: int, offset: int) -> list[tuple[int, float]]:
-    """By which process, and when, it was handled."""
-    return [(pid, at_s) for pid, s, o, at_s in noted(effects) if (s, o) == (shard, offset)]
-
-
-def pause_s(effects: Path, shards: set[int], since_s: float) -> float:
-    """The longest time from then on in which none of these shards had a record handled, for each
-    of them."""
-    longest = 0.0
-    for shard in shards:
-        at = [t for _, s, _, t in noted(effects) if s == shard and t >= since_s]
-        longest = max([longest, *(b - a for a, b in pairwise(at))])
-    return longest
-
-
-def _members(hub: Hub) -> list[str]:
-    if "serve" not in hub.groups.names():
-        return []
-    return sorted(hub.groups.load("serve").members)
-
-
-def _threads() -> set[str]:
-    return {thread.name for thread in threading.enumerate()}
-
-
-def _files() -> int:
-    return len(os.listdir("/proc/self/fd"))
-
-
 def _lanes(parent: int | None = None) -> list[int]:
     """The processes of lanes, zombies too, that a process has started."""
     return [
         pid
-        for pid in _children(os.getpid() if parent is None else parent)
-        if _state(pid) == "Z" or b"lane_process" in _read(f"/proc/{pid}/cmdline")
+        for pid in children(os.getpid() if parent is None else parent)
+        if state(pid) == "Z" or b"lane_process" in read(f"/proc/{pid}/cmdline")
     ]
 
 
-def _children(parent: int) -> list[int]:
-    found = []
-    for name in os.listdir("/proc"):
-        if name.isdigit() and _field(int(name), 1) == str(parent):
-            found.append(int(name))
-    return found
-
-
-def _state(pid: int) -> str:
-    return _field(pid, 0)
-
-
-def _field(pid: int, number: int) -> str:
-    stat = _read(f"/proc/{pid}/stat").decode().rpartition(")")[2].split()
-    return stat[number] if stat else ""
-
-
-def _is_gone(pid: int) -> bool:
-    return _state(pid) in ("", "Z")
-
-
-def _read(path: str) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError:
-        return b""
-
-
 # Deaths
-
-
-DEADLY = {"deaths": 3, "then": "dead-letter"}
 
 
 @pytest.mark.slow
@@ -200,9 +132,9 @@ def test_what_a_handler_has_started_ends_with_its_lane(
     running = start(policy={"timeout": "500ms", "retries": 3})
     until(lambda: times(effects, 0, 5), "it hangs", 20)
     ((pid, _),) = times(effects, 0, 5)
-    until(lambda: _children(pid) or _is_gone(pid), "it has a child", 5)
-    (sleeper,) = _children(pid)
-    until(lambda: _is_gone(sleeper), "it is gone too", 5)
+    until(lambda: children(pid) or is_gone(pid), "it has a child", 5)
+    (sleeper,) = children(pid)
+    until(lambda: is_gone(sleeper), "it is gone too", 5)
     assert running.wait("20s", until_caught_up=True)
     assert Counter(bills(hub)) == all_but(hub)
 
@@ -242,7 +174,7 @@ def test_a_handler_that_hangs_past_the_timeout_is_killed_and_its_record_tried_ag
     running = start(policy={"timeout": timeout_s, "retries": 3})
     until(lambda: times(effects, 0, 5), "it hangs", 20)
     ((pid, began_s),) = times(effects, 0, 5)
-    until(lambda: _is_gone(pid), "it is killed", 10)
+    until(lambda: is_gone(pid), "it is killed", 10)
     took_s = time.monotonic() - began_s
     assert timeout_s <= took_s <= 2 * timeout_s + 1
     assert running.wait("20s", until_caught_up=True)
@@ -298,7 +230,7 @@ def test_a_handler_hung_while_another_replica_joins_loses_its_lane_alone(
         since_s = time.monotonic()
         running = start(name="b", lanes=4, work_s=0.005, max_wait_handler=wait_s)
         joined_s = time.monotonic()
-        until(lambda: _is_gone(pid), "the lane is killed", 10)
+        until(lambda: is_gone(pid), "the lane is killed", 10)
         took_s = time.monotonic() - joined_s
         until(lambda: len(times(effects, hung, 5)) == 2, "it is handled again", 10)
         owner, _ = times(effects, hung, 5)[1]
@@ -321,7 +253,7 @@ def test_a_stopped_lane_does_not_stop_its_replica(hub: Hub, start: Start, effect
     until(lambda: len(noted(effects)) > 50, "it is at work", 20)
     stopped = noted(effects)[-1][0]
     os.kill(stopped, signal.SIGSTOP)
-    until(lambda: _is_gone(stopped), "it is given up", 10)
+    until(lambda: is_gone(stopped), "it is given up", 10)
     assert running.wait("30s", until_caught_up=True)
     assert Counter(bills(hub)) == all_but(hub)
 
@@ -338,13 +270,13 @@ def test_lanes_end_with_a_replica_that_is_killed_and_commit_nothing_more(
         until(lambda: times(effects, 0, 5) and times(effects, 1, 5), "two of them hang", 20)
         until(lambda: times(effects, 2, 20), "others are at work", 20)
         lanes = _lanes(a.pid)
-        until(lambda: _children(times(effects, 1, 5)[0][0]), "a handler has a child", 5)
-        theirs = _children(times(effects, 1, 5)[0][0])
+        until(lambda: children(times(effects, 1, 5)[0][0]), "a handler has a child", 5)
+        theirs = children(times(effects, 1, 5)[0][0])
         assert len(lanes) == 4
         a.process.send_signal(signal.SIGKILL)
         a.process.wait(10)
         began_s = time.monotonic()
-        until(lambda: all(map(_is_gone, [*lanes, *theirs])), "all are gone", 5)
+        until(lambda: all(map(is_gone, [*lanes, *theirs])), "all are gone", 5)
         assert time.monotonic() - began_s < 2
     known = bills(hub)
     assert len(known) == len(set(known)), "nothing twice"
@@ -352,18 +284,6 @@ def test_lanes_end_with_a_replica_that_is_killed_and_commit_nothing_more(
     assert set(known) <= done
     with pytest.raises(AssertionError, match="not within"):
         until(lambda: bills(hub) != known, "something more", 0.3)
-
-
-def _penstock(*arguments: str, **more: Any) -> subprocess.Popen[str]:
-    """In a process group of its own, as a shell starts it."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "penstock", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        **more,
-    )
 
 
 @pytest.mark.slow
@@ -374,7 +294,9 @@ def test_told_to_end_with_all_its_processes_it_drains(
     fill(hub, 2_000)
     place = str(hub.describe()["directory"])
     options = ("--option", f"effects={effects}", "--option", "work_s=0.005", "--lanes", "3")
-    with _penstock("--hub", place, "run", REFERENCE, "--processes", *options) as run:
+    with command(
+        "--hub", place, "run", REFERENCE, "--engine", "local", "--processes", *options
+    ) as run:
         until(lambda: len(noted(effects)) > 50, "it is at work", 20)
         lanes = _lanes(run.pid)
         assert len(lanes) == 3
@@ -385,7 +307,7 @@ def test_told_to_end_with_all_its_processes_it_drains(
     assert run.returncode == 0, complaints
     assert "Traceback" not in complaints
     assert "has ended" not in complaints
-    assert all(map(_is_gone, lanes))
+    assert all(map(is_gone, lanes))
     done = Counter((shard, offset) for _, shard, offset, _ in noted(effects))
     assert Counter(bills(hub)) == done, "what was begun was ended and committed, once"
     assert "serve" in out
@@ -394,14 +316,14 @@ def test_told_to_end_with_all_its_processes_it_drains(
 @pytest.mark.slow
 def test_what_was_started_is_gone_after_the_end(hub: Hub, start: Start, effects: Path) -> None:
     fill(hub, 20, {0: {"do": "exit", "once": True}})
-    open_files = _files()
+    open_files = files()
     running = start()
     assert running.wait("20s", until_caught_up=True)
     assert running.stop()
     assert not _lanes()
     ours = ("penstock-switchboard", "penstock-line", "penstock-work", "penstock-replica")
-    until(lambda: not [n for n in _threads() if n.startswith(ours)], "no thread", 5, _threads)
-    until(lambda: _files() <= open_files, "no file is left open", 5)
+    until(lambda: not [n for n in threads() if n.startswith(ours)], "no thread", 5, threads)
+    until(lambda: files() <= open_files, "no file is left open", 5)
 
 
 # What does not begin
@@ -411,7 +333,7 @@ def test_what_was_started_is_gone_after_the_end(hub: Hub, start: Start, effects:
 def test_a_topology_that_a_lane_cannot_load_is_one_line(hub: Hub) -> None:
     place = Path(handlers_trouble.__file__).with_name("handlers_unloadable.py")
     directory = str(hub.describe()["directory"])
-    with _penstock("--hub", directory, "run", str(place), "--processes") as run:
+    with command("--hub", directory, "run", str(place), "--engine", "local", "--processes") as run:
         out, complaints = run.communicate(timeout=30)
     assert run.returncode == 2
     assert out == ""
@@ -419,7 +341,7 @@ def test_a_topology_that_a_lane_cannot_load_is_one_line(hub: Hub) -> None:
         "penstock: lanes cannot begin: handlers_unloadable.py:9: ValueError: "
         "no table of prices here\n"
     )
-    assert not _members(hub)
+    assert not members(hub)
 
 
 @pytest.mark.slow
@@ -453,7 +375,7 @@ def test_a_replica_none_of_whose_lanes_begin_again_ends(
     with pytest.raises(Refused, match="3 lanes in a row cannot begin: exit code 1"):
         running.wait("30s")
     assert not running.is_running
-    assert not _members(hub)
+    assert not members(hub)
 
 
 def test_a_process_that_cannot_be_started_leaves_none_behind(
@@ -518,7 +440,7 @@ def test_nobody_sees_the_secret(
         until(lambda p=pid: os.readlink(f"/proc/{p}/fd/0") == "/dev/null", "it was told", 10)  # type: ignore[misc]
     for pid in (*pids, os.getpid()):
         for what in ("cmdline", "environ"):
-            shown = _read(f"/proc/{pid}/{what}")
+            shown = read(f"/proc/{pid}/{what}")
             assert shown, "it can be looked at"
             assert secret not in shown
             assert secret.hex().encode() not in shown
@@ -526,3 +448,17 @@ def test_nobody_sees_the_secret(
     written = "".join(capfd.readouterr())
     assert secret.hex() not in written
     logging.getLogger("penstock").setLevel(logging.NOTSET)
+
+
+@pytest.mark.slow
+def test_a_lane_that_would_run_other_code_refuses_and_the_others_go_on(
+    hub: Hub, start: Start, effects: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "handlers_copied.py"
+    file.write_text(Path(handlers_trouble.__file__).read_text())
+    fill(hub, 50, {0: {"do": "exit", "once": True}})
+    running = start(reference=f"{file}:topology", work_s=0.01, session="10s")
+    file.write_text(file.read_text() + "\nNEW = True\n")
+    until(lambda: "the code of serve has changed" in caplog.text, "it refuses", 20)
+    assert running.wait("30s", until_caught_up=True)
+    assert Counter(bills(hub)) == all_but(hub)

@@ -40,8 +40,8 @@ class Errand(msgspec.Struct, frozen=True, kw_only=True):
     """Of what is logged."""
     failing: str = ""
     """Where it shall go wrong, as ``PENSTOCK_FAIL`` says it."""
-    codes: dict[str, str] = {}
-    """Which code each computation is, where a lane cannot tell."""
+    codes: dict[str, str]
+    """Which code each computation is."""
     machine: str | None = None
     """The machine that it must run on; None: any."""
     lease_s: float | None = None
@@ -78,6 +78,7 @@ def errand_for(wanted: Wanted, hub: str) -> Errand:
         replica=wanted.replica,
         path=[place for place in sys.path if isinstance(place, str)],
         level=log.getEffectiveLevel(),
+        codes={name: kit.code for name, kit in wanted.kits.items()},
         parent=os.getpid(),
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from penstock.core.errors import BadTopology, LaneLost, PenstockError, Refused
 from penstock.core.topology import Topology
 from penstock.runtime import errand as errands
 from penstock.runtime.errand import Errand
-from penstock.runtime.kit import kits
+from penstock.runtime.kit import Kit, kits
 from penstock.runtime.lane import Lane
 from penstock.runtime.loading import load_topology
 from penstock.runtime.opening import open as open_hub
@@ -66,9 +66,20 @@ def _lane(
     _check_machine(errand)
     topology = _topology(errand, brought)
     hub = stack.enter_context(open_hub(errand.hub, create=False))
-    found = kits(hub.backend, topology, errand.run_settings(), errand.codes)
+    known = errand.codes if brought is not None else None
+    found = kits(hub.backend, topology, errand.run_settings(), known)
+    _check_code(errand, found)
     pa.array([b""])  # whatever that loads, it loads before the first slice
     return Lane(errand.lane, desk, hub.backend, found, errand.replica)
+
+
+def _check_code(errand: Errand, found: Mapping[str, Kit]) -> None:
+    """That of the replica: two kinds of it side by side would be nobody's wish."""
+    for name, code in errand.codes.items():
+        if name not in found or found[name].code != code:
+            raise Refused(
+                f"the code of {name} has changed since this replica began: start it anew"
+            )
 
 
 def _topology(errand: Errand, brought: Callable[[], Topology] | None) -> Topology:

@@ -58,7 +58,6 @@ def _made(session: SparkSession, wanted: Wanted) -> MadeLanes:
         errand_for(wanted, hub),
         machine=this_machine(),
         lease_s=lease_s,
-        codes={} if pickled is None else {name: kit.code for name, kit in wanted.kits.items()},
     )
     place = address(is_here=is_here, is_connect=is_connect(session), conf=conf)
 
