@@ -30,6 +30,7 @@ from penstock.runtime.loading import load_topology
 from penstock.runtime.running import STOP_S, Running, make_streams
 from penstock.runtime.settings import SETTINGS_FILE, RunSettings
 from penstock.spark.reach import check_before
+from penstock.spark.session import check_session
 
 LOOK_S = 0.5
 SAY_S = 10.0
@@ -125,12 +126,14 @@ def run(
         "skip_first_failures": skip_first_failures,
     }
     with ExitStack() as stack:
+        wanted = spark_settings(settings.spark, master, remote, conf, ui)
+        count = settings.lanes if lanes is None else lanes
         opened = stack.enter_context(penstock.open(hub))
+        if engine == "spark":
+            check_before(opened.backend, wanted)
+            check_session(count, wanted)
         make_streams(opened, loaded.topology, settings)  # what is misspelt is said at once
         if engine == "spark":
-            wanted = spark_settings(settings.spark, master, remote, conf, ui)
-            check_before(opened.backend, wanted)
-            count = settings.lanes if lanes is None else lanes
             app = f"penstock {loaded.topology.name}"
             given["spark"] = stack.enter_context(started(count, wanted, app=app, quiet=as_json))
         running = penstock.start(loaded.topology, opened, **given)
@@ -216,6 +219,7 @@ def _log_to_stderr() -> None:
         handler = _Stderr()
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         logger.addHandler(handler)
+        logger.propagate = False  # some library may give the root a handler of its own
     logger.setLevel(logging.INFO)
 
 

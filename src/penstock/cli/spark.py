@@ -13,6 +13,7 @@ from rich.console import Console
 
 from penstock.cli import render
 from penstock.core.errors import BadSetting
+from penstock.spark.needs import place_of
 from penstock.spark.session import SparkSettings, spark_session
 
 if TYPE_CHECKING:
@@ -77,7 +78,8 @@ def started(
     lanes: int, settings: SparkSettings, *, app: str, quiet: bool
 ) -> Iterator[SparkSession]:
     """The session; on a terminal it is shown that it takes its time."""
-    where = settings.remote or settings.master or settings.conf.get("spark.master", "this machine")
+    told = settings.remote or settings.master or settings.conf.get("spark.master")
+    where = "this machine" if told is None else place_of(told)
     began_s = time.monotonic()
     session = spark_session(lanes, settings, app=app)
     if quiet:

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 BEATS = 4
 """So many in the time after which a lane takes its replica for gone."""
 REGISTERED_S = 30.0
-"""So long executors may take to come."""
+"""So long executors may take to come, from the start of their session on."""
+REGISTERED_S_MIN = 2.0
 LOOK_S = 0.1
 WORKS_FOR_CHARS_MAX = 200
 
@@ -112,9 +113,10 @@ def _cluster_slots(session: SparkSession, lanes: int) -> int | None:
         return None
     scala = session.sparkContext._jsc.sc()
     profile = scala.resourceProfileManager().defaultResourceProfile()
-    until_s = time.monotonic() + REGISTERED_S
+    began_s = session.sparkContext.startTime / 1000
+    until_s = max(began_s + REGISTERED_S, time.time() + REGISTERED_S_MIN)
     while (slots := int(scala.maxNumConcurrentTasks(profile))) < lanes:
-        if time.monotonic() > until_s:
+        if time.time() > until_s:
             break
         time.sleep(LOOK_S)
     return slots

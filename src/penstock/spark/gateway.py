@@ -14,9 +14,11 @@ from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pyspark import SparkConf
+    from pyspark import SparkConf, SparkContext
 
 SUBMIT = "PYSPARK_SUBMIT_ARGS"
+ENDED_S = 0.5
+"""Whoever cannot reach it any more waits so long to hear how it ended."""
 
 _NOISE = (b"WARNING: Using incubator modules",)
 """Said by Java itself, before any setting can quieten it."""
@@ -35,6 +37,33 @@ def launch_java(conf: SparkConf) -> None:
             gateway = launch(None, piped)
         _forward(gateway.proc.stderr)
         SparkContext._ensure_initialized(gateway=gateway)
+
+
+def java_ended() -> str | None:
+    """How the Java of this process has ended; None if it lives."""
+    from pyspark import SparkContext
+
+    process = getattr(SparkContext._gateway, "proc", None)
+    try:
+        code = None if process is None else process.wait(ENDED_S)
+    except subprocess.TimeoutExpired:
+        return None
+    if code is None:
+        return None
+    return f"Java has ended by signal {-code}" if code < 0 else f"Java has ended with code {code}"
+
+
+def quieten(context: SparkContext) -> SparkContext:
+    """A server of PySpark that Java calls prints a trace when Java dies: that is said elsewhere."""
+    server: Any = context._accumulatorServer
+    before = server.handle_error
+
+    def handle_error(request: Any, client: Any) -> None:
+        if not isinstance(sys.exception(), EOFError | ConnectionError):
+            before(request, client)
+
+    server.handle_error = handle_error
+    return context
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.runtime.errand import Errand
 from penstock.runtime.remote import RemoteLanes
 from penstock.runtime.switchboard import Switchboard
+from penstock.spark.gateway import java_ended
 from penstock.spark.session import first_line
 from penstock.spark.task import REPORT, arrow_lane_task, lane_task
 
@@ -95,7 +96,7 @@ class SparkJob:
                 (why,) = self._lived()
             self._how = why or "it has ended"
         except Exception as why:
-            self._how = first_line(why).partition(_RECENT)[2] or first_line(why)
+            self._how = self._why(why)
             if self._is_killed and _CANCELLED not in self._how:
                 log.info("lane %d: Spark says: %s", self._lane, self._how)
         finally:
@@ -110,6 +111,12 @@ class SparkJob:
             return [row.why for row in made.collect()]
         one = self._session.sparkContext.parallelize([0], 1)
         return one.mapPartitions(partial(lane_task, *self._told)).collect()
+
+    def _why(self, error: Exception) -> str:
+        said = first_line(error)
+        is_cut = isinstance(error, OSError) or type(error).__name__ == "Py4JNetworkError"
+        gone = java_ended() if is_cut and not is_connect(self._session) else None
+        return gone or said.partition(_RECENT)[2] or said
 
     def _cancel(self) -> None:
         """Until it is over: a job that is about to begin cannot be cancelled yet."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import BadSetting, Refused
-from penstock.spark.gateway import launch_java
+from penstock.spark.gateway import launch_java, quieten
 from penstock.spark.needs import (
     SPARE_SLOTS,
     check_answers,
@@ -84,7 +84,10 @@ def spark_session(
     try:
         yield session
     finally:
-        session.stop()
+        try:
+            session.stop()
+        except Exception as why:  # Java is gone already: who ran lanes on it has said so
+            log.debug("the session cannot be stopped: %s", first_line(why))
 
 
 def check_session(lanes: int, settings: SparkSettings) -> None:
@@ -146,7 +149,7 @@ def _started(lanes: int, settings: SparkSettings, app: str) -> SparkSession:
     conf = _conf(master, settings, app)
     with _starting(master, is_local=local_slots(master) is not None):
         launch_java(conf)
-        return SparkSession(SparkContext(conf=conf))
+        return SparkSession(quieten(SparkContext(conf=conf)))
 
 
 def _connected(lanes: int, settings: SparkSettings, app: str) -> SparkSession:
