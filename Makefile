@@ -30,6 +30,10 @@ $(STAMP): requirements/dev.txt pyproject.toml
 	$(BIN)/python -m compileall -q src
 	@touch $@
 
+.PHONY: demo
+demo: $(STAMP) ## Three stages on Spark: kill a replica, stop another, add a fourth, and prove it: two minutes
+	$(BIN)/penstock demo $(if $(SEED),--seed $(SEED))
+
 .PHONY: check
 check: $(STAMP) ## Format, lint, types, layers, core and contract tests: under a minute
 	$(BIN)/ruff format --check --quiet src tests examples

@@ -69,6 +69,9 @@ def _do(what: str | None) -> None:
             assert subprocess.run(["sh", "-c", "exit 7"], check=False).returncode == 7
         case "ignore hang-ups":
             signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        case "ignore hang-ups and hang":
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+            time.sleep(60)
         case "fork":
             os.fork()  # and go on in both, as nobody should
         case "long":

@@ -43,6 +43,20 @@ _PIPELINE_GOALS = {
     "latency_p50_ms": "<= 10",
     "latency_p99_ms": "<= 40",
 }
+_SPARK_GOALS = {
+    "spark_vs_threads": ">= 1.3",
+    "spark_vs_processes": ">= 0.9",
+    "latency_p50_ms": "<= 20",
+    "latency_p99_ms": "<= 100",
+    "latency5_p99_ms": "<= 250",
+    "idle_cpu": "<= 0.05",
+}
+_SOAK_GOALS = {
+    "driver_own_mb_per_min": "<= 1",
+    "jvm_own_mb_per_min": "<= 1",
+    "workers_own_mb_per_min": "<= 1",
+    "lanes_lost": "0",
+}
 
 _Bench = Callable[[Path | None, Callable[[str], None]], Mapping[str, Any]]
 
@@ -81,22 +95,58 @@ def groups(only: str, directory: Path | None, as_json: bool) -> None:
 
 
 @bench.command()
-@click.option("--engine", default="local", show_default=True, help="What runs the lanes: local.")
+@click.option(
+    "--engine", default="local", show_default=True, help="What runs the lanes: local or spark."
+)
 @_on
 @as_json
 def pipeline(engine: str, directory: Path | None, as_json: bool) -> None:
     """A topology against a thread that does the same without one, and how long a record takes from
-    its append to its output; about 2 minutes."""
+    its append to its output; about 2 minutes.
+
+    With --engine spark: lanes on Spark against lanes as threads and as processes, how long a record
+    takes through one and through five computations, what waiting lanes cost, and where the time
+    of the start goes; about 3 minutes."""
     from penstock.testing.bench.pipeline import run
 
-    _show(partial(run, engine=engine), _PIPELINE_GOALS, directory, as_json)
+    goals = _SPARK_GOALS if engine == "spark" else _PIPELINE_GOALS
+    _show(partial(run, engine=engine), goals, directory, as_json)
 
 
-def _show(run: _Bench, goals: Mapping[str, str], directory: Path | None, as_json: bool) -> None:
-    with Console(stderr=True).status("preparing") as status:
-        if not sys.stderr.isatty():
+@bench.command()
+@click.option(
+    "--engine", default="spark", show_default=True, help="What runs the lanes: local or spark."
+)
+@click.option("--seconds", default=600.0, show_default=True, help="How long it runs.")
+@_on
+@as_json
+def soak(engine: str, seconds: float, directory: Path | None, as_json: bool) -> None:
+    """Whether memory stays as it is: a topology at half of what it can do, for ten minutes.
+
+    Shows what the driver, Java and the Python workers hold: first, last, and MB per minute in the
+    second half. "own" are pages of no file; the others grow with what is read of the hub's file."""
+    from penstock.testing.bench.soak import run
+
+    _show(partial(run, engine=engine, seconds=seconds), _SOAK_GOALS, directory, as_json, lines=True)
+
+
+def _show(
+    run: _Bench,
+    goals: Mapping[str, str],
+    directory: Path | None,
+    as_json: bool,
+    *,
+    lines: bool = False,
+) -> None:
+    """With ``lines`` it says how it stands even where nothing can be overwritten."""
+    console = Console(stderr=True)
+    with console.status("preparing") as status:
+        if sys.stderr.isatty():
+            say: Callable[[str], None] = status.update
+        else:
             status.stop()
-        figures = run(directory, lambda text: status.update(text))
+            say = partial(console.print, highlight=False, soft_wrap=True) if lines else _quiet
+        figures = run(directory, say)
     if as_json:
         render.json_line(dict(figures))
         return
@@ -106,3 +156,7 @@ def _show(run: _Bench, goals: Mapping[str, str], directory: Path | None, as_json
             for name, value in figures.items()
         ]
     )
+
+
+def _quiet(text: str) -> None:
+    """Nobody looks."""

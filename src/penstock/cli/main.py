@@ -12,6 +12,7 @@ import click
 
 import penstock
 from penstock.cli.bench import bench
+from penstock.cli.demo import demo
 from penstock.cli.doctor import doctor
 from penstock.cli.groups import group
 from penstock.cli.lag import lag, latency
@@ -49,7 +50,9 @@ def cli(context: click.Context, hub: str | None) -> None:
     context.obj = hub or os.environ.get("PENSTOCK_HUB") or _from_settings() or HUB_DEFAULT
 
 
-for command in (append, bench, doctor, group, lag, latency, prove, run, stream, tail, topology):
+for command in (
+    append, bench, demo, doctor, group, lag, latency, prove, run, stream, tail, topology,
+):  # fmt: skip
     cli.add_command(command)
 
 

@@ -14,29 +14,25 @@ from pathlib import Path
 from types import FrameType
 
 import click
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
-from rich.table import Table
-from rich.text import Text
 
 from penstock.cli import render
+from penstock.cli.certificate import show_certificate
+from penstock.cli.spark import ENGINES, check_local
 from penstock.cli.streams import as_json
 from penstock.core.errors import BadSetting
 from penstock.core.topology import Topology
 from penstock.runtime.loading import load_topology
 from penstock.runtime.settings import SETTINGS_FILE, RunSettings
-from penstock.testing.prove.certificate import Certificate, Line
-from penstock.testing.prove.proof import Order, Progress, Proof
+from penstock.spark.needs import check_java, check_packages
+from penstock.testing.prove.certificate import Certificate
+from penstock.testing.prove.manner import LOCAL, PROCESSES, SPARK
+from penstock.testing.prove.proof import Order, Progress, Proof, Tell
 from penstock.testing.prove.sample import Example, read_sample
 from penstock.testing.prove.scratch import real_streams
 
 SAY_S = 5.0
-
-_TITLES = (
-    "stream", "in", "out", "lost", "doubled", "out of order", "unexpected", "longest gap",
-    "of a shard", "compared by",
-)  # fmt: skip
 
 
 @click.command()
@@ -50,7 +46,10 @@ _TITLES = (
               help="How many processes run the topology.")  # fmt: skip
 @click.option("--sample", "samples", multiple=True, metavar="[STREAM=]FILE",
               help='Records to append, one a line: {"key": …, "value": …}, or values.')  # fmt: skip
-@click.option("--processes", is_flag=True, help="Each lane a process of its own, not a thread.")
+@click.option("--engine", type=click.Choice(ENGINES), default="local", show_default=True,
+              help="Lanes as tasks of Spark, or as threads of the replica.")  # fmt: skip
+@click.option("--processes", is_flag=True,
+              help="With --engine local: each lane a process of its own.")  # fmt: skip
 @as_json
 @click.pass_obj
 def prove(
@@ -62,6 +61,7 @@ def prove(
     records: int,
     replicas: int,
     samples: tuple[str, ...],
+    engine: str,
     processes: bool,
     as_json: bool,
 ) -> None:
@@ -71,11 +71,14 @@ def prove(
     Your hub is not touched: streams are made as they are there, or as FILE and penstock.toml say.
     Handlers are called with made-up records, and what they do elsewhere they really do. The exit
     code is 1 if anything was lost, doubled, out of order, or not caught up."""
+    check_local(engine, processes, None, None, (), False)
+    check_engine(engine)
     seed = seed or secrets.token_hex(4)
     loaded = load_topology(place)
     settings = RunSettings.read(SETTINGS_FILE if Path(SETTINGS_FILE).exists() else None)
     options = [f"--kills {kills} --seed {seed} --records {records} --replicas {replicas}"]
     options += [f"--sample {each}" for each in samples] + ["--processes"] * processes
+    options += ["--engine spark"] * (engine == "spark")
     order = Order(
         loaded=loaded,
         settings=settings,
@@ -84,25 +87,38 @@ def prove(
         kills=kills,
         records=records,
         replicas=replicas,
-        processes=processes,
+        manner=SPARK if engine == "spark" else PROCESSES if processes else LOCAL,
         samples=_samples(samples, loaded.topology),
         real=real_streams(hub),
     )
-    scratch = Path(tempfile.mkdtemp(prefix="penstock-prove-"))
-    kept = False
-    try:
-        with _ended_by_sigterm(), _shown(order, as_json) as shown:
-            certificate = Proof(order, scratch, shown.tell).certificate()
-        kept = not certificate.clean
-        evidence = str(scratch / "penstock-prove") if kept else None
-    finally:
-        if not kept:
-            shutil.rmtree(scratch, ignore_errors=True)
+    with _shown(order, as_json) as shown:
+        certificate, evidence = proved(order, shown.tell)
     if as_json:
         render.json_line({**certificate.view(), "evidence": evidence})
     else:
-        _show(certificate, evidence)
+        show_certificate(certificate, evidence)
     sys.exit(0 if certificate.clean else 1)
+
+
+def check_engine(engine: str) -> None:
+    """One clear line, before replica after replica says it."""
+    if engine == "spark":
+        check_packages()
+        check_java()
+
+
+def proved(order: Order, tell: Tell) -> tuple[Certificate, str | None]:
+    """The certificate, and where hub and logs are kept if it is not clean."""
+    scratch = Path(tempfile.mkdtemp(prefix="penstock-prove-"))
+    kept = False
+    try:
+        with _ended_by_sigterm():
+            certificate = Proof(order, scratch, tell).certificate()
+        kept = not certificate.clean
+    finally:
+        if not kept:
+            shutil.rmtree(scratch, ignore_errors=True)
+    return certificate, str(scratch / "penstock-prove") if kept else None
 
 
 def _samples(given: Sequence[str], topology: Topology) -> dict[str, list[Example]]:
@@ -185,77 +201,3 @@ class _Lines:
             f"records {progress.records}/{progress.records_all}, lag {progress.lag}",
             err=True,
         )
-
-
-# When it is over
-
-
-def _show(certificate: Certificate, evidence: str | None) -> None:
-    console = Console(highlight=False)
-    if render.on_terminal():
-        drawn = Table(header_style="bold", caption_justify="left")
-        for title in _TITLES:
-            drawn.add_column(
-                title, justify="left" if title in ("stream", "compared by") else "right"
-            )
-        for each in certificate.streams:
-            drawn.add_row(*_cells(each), style="" if each.clean else "red")
-        console.print(drawn)
-    else:
-        render.table([dict(zip(_TITLES, _row(each), strict=True)) for each in certificate.streams])
-    for told in _told(certificate):
-        click.echo(told)
-    if evidence is not None:
-        click.echo(f"hub and logs are kept in {evidence}")
-    click.echo(f"again: {certificate.again}")
-    verdict = "clean" if certificate.clean else "NOT CLEAN"
-    if certificate.clean and not certificate.complete:
-        verdict = "clean as far as it could be compared"
-    done = (
-        f"{certificate.kills} kills and {certificate.stops} stops of {certificate.replicas} "
-        f"replicas, {certificate.records} records, {certificate.seconds:g} s, "
-        f"seed {certificate.seed}"
-    )
-    console.print(
-        Text(f"{verdict}: ", "bold green" if certificate.clean else "bold red"),
-        Text(done),
-        sep="",
-        soft_wrap=True,
-    )
-
-
-def _row(each: Line) -> list[str]:
-    values = (
-        each.stream, each.records_in, each.records_out, each.lost, each.doubled, each.out_of_order,
-        each.unexpected, _ms(each.longest_gap_ms), _ms(each.longest_shard_gap_ms), each.compared,
-    )  # fmt: skip
-    return ["n/a" if value is None and at in (3, 4, 5) else render.shown(value)
-            for at, value in enumerate(values)]  # fmt: skip
-
-
-def _ms(gap_ms: int | None) -> str | None:
-    return None if gap_ms is None else f"{gap_ms} ms"
-
-
-def _cells(each: Line) -> list[Text]:
-    return [Text(cell) for cell in _row(each)]
-
-
-def _told(certificate: Certificate) -> Iterator[str]:
-    """What a table cannot tell."""
-    if not certificate.caught_up:
-        yield "not caught up: there was still work to do when nothing moved any more"
-    for stop in certificate.stopped:
-        yield f"stopped: {stop.computation} at {stop.record}: {render.escaped(stop.reason)}"
-    for end in certificate.ended:
-        yield f"{end.name} ended by itself ({end.code}): {render.escaped(end.said)}"
-    for each in certificate.streams:
-        for told in (*each.notes, *each.examples):
-            yield f"{each.stream}: {told}"
-    for state in certificate.state:
-        verdict = {True: "as undisturbed", False: "WRONG", None: "not compared"}[state.equal]
-        told = f"state of {state.computation}: {state.entries} entries, {verdict}"
-        yield "; ".join([told, *state.notes])
-    for failure in certificate.failures:
-        yield f"no reference: {render.escaped(failure)}"
-    yield from certificate.notes

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 BEATS = 4
 """So many in the time after which a lane takes its replica for gone."""
-REGISTERED_S = 30.0
+REGISTERED_S = 60.0
 """So long executors may take to come, from the start of their session on."""
 REGISTERED_S_MIN = 2.0
 LOOK_S = 0.1

@@ -24,12 +24,22 @@ _NOISE = (b"WARNING: Using incubator modules",)
 """Said by Java itself, before any setting can quieten it."""
 
 
+_unheard = threading.Event()
+
+
+def hear_no_more() -> None:
+    """Of a session that is being stopped: its workers complain that theirs is gone. Until the next
+    one."""
+    _unheard.set()
+
+
 def launch_java(conf: SparkConf) -> None:
     """Unless this process has one already. It is in a process session of its own: Ctrl-C and
     SIGTERM to a group are for who runs lanes, and lets them end in order."""
     from pyspark import SparkContext
     from pyspark.java_gateway import launch_gateway
 
+    _unheard.clear()
     if SparkContext._gateway is None:
         piped: dict[str, Any] = {"stderr": subprocess.PIPE, "start_new_session": True}
         launch: Callable[..., Any] = launch_gateway
@@ -95,7 +105,7 @@ def _forward(lines: IO[bytes]) -> None:
 
     def forward() -> None:
         for line in lines:
-            if not line.startswith(_NOISE):
+            if not line.startswith(_NOISE) and not _unheard.is_set():
                 with suppress(OSError, ValueError):  # closed; but Java must not wait for a reader
                     sys.stderr.write(line.decode(errors="backslashreplace"))
                     sys.stderr.flush()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import signal
 import sys
 import threading
@@ -12,10 +13,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.core.errors import BadSetting, Refused
-from penstock.spark.gateway import launch_java, quieten
+from penstock.spark.gateway import hear_no_more, launch_java, quieten
 from penstock.spark.needs import (
     SPARE_SLOTS,
     check_answers,
@@ -85,9 +86,20 @@ def spark_session(
         yield session
     finally:
         try:
-            session.stop()
+            _stop(session)
         except Exception as why:  # Java is gone already: who ran lanes on it has said so
             log.debug("the session cannot be stopped: %s", first_line(why))
+
+
+def _stop(session: SparkSession) -> None:
+    """With the server, if it was started for this session."""
+    from pyspark import SparkContext
+
+    hear_no_more()
+    session.stop()
+    context = SparkContext._active_spark_context
+    if context is not None:
+        context.stop()
 
 
 def check_session(lanes: int, settings: SparkSettings) -> None:
@@ -153,20 +165,41 @@ def _started(lanes: int, settings: SparkSettings, app: str) -> SparkSession:
 
 
 def _connected(lanes: int, settings: SparkSettings, app: str) -> SparkSession:
-    from pyspark.sql import SparkSession
+    from pyspark.sql.connect.session import SparkSession as Connected
 
     assert settings.remote is not None
-    remote = settings.remote
-    builder = SparkSession.builder.remote(remote).appName(app)
-    with _starting(place_of(remote), is_local=_is_own(remote)), _unset_told(remote):
-        if _is_own(remote):
-            launch_java(_conf(remote, settings, app))  # a server takes its settings when it starts
-        else:
-            for key, value in settings.conf.items():
-                builder = builder.config(key, value)
-        session: SparkSession = builder.getOrCreate()
+    url, place, is_own = settings.remote, place_of(settings.remote), _is_own(settings.remote)
+    with _starting(place, is_local=is_own), _unset_told(place):
+        if is_own:
+            url = _served(settings.remote, settings, app)
+        builder: Any = Connected.builder.remote(url).appName(app)
+        for key, value in () if is_own else settings.conf.items():
+            builder = builder.config(key, value)
+        session: SparkSession = builder.create()
         session.range(1).collect()  # only now it is asked
         return session
+
+
+def _served(master: str, settings: SparkSettings, app: str) -> str:
+    """Where a server of Spark Connect is, started for this process alone: at any port of this
+    machine, while PySpark's own would take the usual one of all."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    token = secrets.token_hex(32)
+    conf = _conf(master, settings, app)
+    for key, value in {
+        "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+        "spark.connect.grpc.binding.address": LOOPBACK,
+        "spark.connect.grpc.binding.port": "0",
+        "spark.connect.authenticate.token": token,
+    }.items():
+        conf.set(key, value)
+    launch_java(conf)
+    SparkSession(SparkContext(conf=conf))
+    jvm: Any = SparkContext._jvm
+    service = getattr(jvm, "org.apache.spark.sql.connect.service.SparkConnectService$")
+    return f"sc://localhost:{getattr(service, 'MODULE$').localPort()}/;token={token}"
 
 
 def _master(lanes: int, settings: SparkSettings) -> str:
@@ -205,13 +238,13 @@ def _starting(where: str, *, is_local: bool) -> Iterator[None]:
 
 
 @contextmanager
-def _unset_told(remote: str) -> Iterator[None]:
+def _unset_told(place: str) -> Iterator[None]:
     """A setting that only the server can make is told in our words, not in a warning of Python."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield
     for each in caught:
-        log.warning("%s: %s", place_of(remote), first_line(Exception(each.message)))
+        log.warning("%s: %s", place, first_line(Exception(each.message)))
 
 
 def first_line(why: BaseException) -> str:

@@ -7,7 +7,7 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -41,6 +41,17 @@ def alternating(
             own.append(ours())
     ratios = [theirs / mine for theirs, mine in zip(peers, own, strict=True)]
     return statistics.median(peers), statistics.median(own), statistics.median(ratios)
+
+
+def in_turns(runs: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+    """What each run came to in each round. Another one begins each time."""
+    found: dict[str, list[float]] = {name: [] for name in runs}
+    for turn in range(rounds):
+        names = list(runs)
+        first = turn % len(names)
+        for name in names[first:] + names[:first]:
+            found[name].append(runs[name]())
+    return found
 
 
 def quantile(values: list[float], share: float) -> float:

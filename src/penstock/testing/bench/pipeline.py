@@ -14,6 +14,8 @@ the other with ``Stream.read``, hands each record to the function, gathers what 
 appends it with ``Stream.append_many``, durable on return, as often as the lane has committed: its
 batches are as large as the slices of the lane's last run were on average. There is no group and no
 checkpoint: killed, it begins again and doubles everything.
+
+With the engine ``spark`` it is another comparison: `on_spark`.
 """
 
 from __future__ import annotations
@@ -33,10 +35,11 @@ from penstock.core.errors import BadSetting
 from penstock.runtime.counters import Counters
 from penstock.runtime.hub import Hub
 from penstock.runtime.stream import Stream
+from penstock.testing.bench import on_spark
 from penstock.testing.bench.measure import Progress, alternating, timed, workplace
 from penstock.testing.bench.visible import latency
 
-ENGINES = ("local",)
+ENGINES = ("local", "spark")
 RECORD_BYTES = 100
 BATCH_RECORDS = 1_000
 SHARDS = 4
@@ -54,12 +57,16 @@ def run(
     engine: str = "local",
     *,
     records: int = RECORDS,
-    rounds: int = ROUNDS,
+    rounds: int | None = None,
     seconds: float = SECONDS,
 ) -> dict[str, Any]:
     """All figures; ``say`` is told what is being measured."""
     if engine not in ENGINES:
         raise BadSetting(f"no engine {engine!r} in this benchmark: one of {', '.join(ENGINES)}")
+    if engine == "spark":
+        rounds = on_spark.ROUNDS if rounds is None else rounds
+        return on_spark.run(directory, say, records=records, rounds=rounds, seconds=seconds)
+    rounds = ROUNDS if rounds is None else rounds
     dice = random.Random(7)
     figures: dict[str, Any] = {"engine": engine, "rounds": rounds, "record_bytes": RECORD_BYTES}
     with workplace(directory) as place:

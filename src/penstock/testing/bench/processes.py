@@ -10,9 +10,11 @@ from penstock.testing.faults.children import Child
 STREAM = "bench"
 
 
-def child(stack: ExitStack, module: str, directory: Path, *more: str) -> Child:
+def child(
+    stack: ExitStack, module: str, directory: Path, *more: str, stream: str = STREAM
+) -> Child:
     """One of our modules; it ends with the stack."""
-    arguments = ["-m", f"penstock.testing.bench.{module}", str(directory), STREAM, *more]
+    arguments = ["-m", f"penstock.testing.bench.{module}", str(directory), stream, *more]
     return stack.enter_context(Child(arguments))
 
 

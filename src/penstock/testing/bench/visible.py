@@ -42,26 +42,32 @@ def latency(directory: Path, shards: int, seconds: float) -> dict[str, Any]:
     with penstock.open(directory) as hub:
         for name in (STREAM, OUTPUT):
             hub.create_stream(name, shards=shards)
-        alone_ms = _waits_ms(directory, STREAM, seconds / 3)
+        alone_ms = waits_ms(directory, STREAM, seconds / 3)
         topology = Topology(replace(pass_on, start="latest"))
         with penstock.start(topology, hub) as running:
             counters = running.counters["latency"]
             until(lambda: len(running.replica.dispatcher.holds()) == shards, "all shards granted")
-            waits_ms = _waits_ms(directory, OUTPUT, seconds)
+            waited_ms = waits_ms(directory, OUTPUT, seconds)
             assert running.wait("30s", until_caught_up=True), f"it stands at {counters.processed}"
     assert counters.processed == counters.outputs, counters
     return {
-        "latency_p50_ms": round(statistics.median(waits_ms), 2),
-        "latency_p99_ms": round(quantile(waits_ms, 0.99), 2),
-        "latency_max_ms": round(max(waits_ms), 1),
-        "latency_records": len(waits_ms),
+        **delays(waited_ms),
         "latency_slice_records": round(counters.processed / counters.slices, 2),
         "append_visible_p50_ms": round(statistics.median(alone_ms), 2),
         "append_visible_p99_ms": round(quantile(alone_ms, 0.99), 2),
     }
 
 
-def _waits_ms(directory: Path, stream: str, seconds: float) -> list[float]:
+def delays(waited_ms: list[float]) -> dict[str, Any]:
+    return {
+        "latency_p50_ms": round(statistics.median(waited_ms), 2),
+        "latency_p99_ms": round(quantile(waited_ms, 0.99), 2),
+        "latency_max_ms": round(max(waited_ms), 1),
+        "latency_records": len(waited_ms),
+    }
+
+
+def waits_ms(directory: Path, stream: str, seconds: float) -> list[float]:
     """How long each record took until it was seen in that stream."""
     with ExitStack() as stack:
         reader = child(stack, "visible", directory, stream)
@@ -70,10 +76,10 @@ def _waits_ms(directory: Path, stream: str, seconds: float) -> list[float]:
         assert reader.line() == "first", "the reader saw nothing"
         time.sleep(WARM_S + seconds)
         reader.tell()
-        waits_ms = [float(wait) for wait in reader.line().split()]
+        waited_ms = [float(wait) for wait in reader.line().split()]
         producer.tell()
         assert producer.process.wait(30) == 0, "the producer did not end"
-    return waits_ms[int(len(waits_ms) * WARM_S / (WARM_S + seconds)) :]
+    return waited_ms[int(len(waited_ms) * WARM_S / (WARM_S + seconds)) :]
 
 
 def main(directory: str, _: str, output: str) -> None:

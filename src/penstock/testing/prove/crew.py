@@ -13,6 +13,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from penstock.failpoints import VARIABLE
+from penstock.testing.prove.family import (
+    Relative,
+    family_of,
+    is_there,
+    send,
+    stands_still,
+    stop_family,
+)
 from penstock.testing.prove.scratch import Scratch
 
 TERM_S_MAX = 30.0
@@ -38,7 +46,9 @@ class Life:
         self.log = log
         self.fail = ""
         self.resume_s: float | None = None
-        """It is stopped until then."""
+        """It is stopped until then;"""
+        self.stopped: list[Relative] = []
+        """all of it."""
 
     @property
     def code(self) -> int | None:
@@ -46,11 +56,7 @@ class Life:
 
     def stands_still(self) -> bool:
         """Whether somebody has stopped it: us, or a fail point."""
-        try:
-            stat = Path(f"/proc/{self.process.pid}/stat").read_text()
-        except OSError:
-            return False
-        return stat.rpartition(")")[2].split()[0] == "T"
+        return stands_still(self.process.pid)
 
 
 class Crew:
@@ -66,17 +72,22 @@ class Crew:
         self.lives: dict[int, Life] = {}
         self.ended: list[Ended] = []
         """By themselves."""
-        self.births = 0
+        self.names: list[str] = []
+        """Of all that were ever started."""
         self._scratch = scratch
         self._arguments = arguments
         self._stopped_s = stopped_s
         self._restarting = restarting
         self._due: dict[int, float] = {}
         """Slots to fill again, and when."""
+        self._left: list[Relative] = []
+        """What those left behind that were killed. It has to end by itself."""
 
     def start(self, slot: int, fail: str = "", extra: dict[str, str] | None = None) -> Life:
-        self.births += 1
-        name = f"r{slot + 1}.{self.births}"
+        name = f"r{slot + 1}"
+        earlier = sum(each.partition(".")[0] == name for each in self.names)
+        name += f".{earlier + 1}" if earlier else ""
+        self.names.append(name)
         environment = self._scratch.environment() | (extra or {})
         if fail:
             environment[VARIABLE] = fail
@@ -99,6 +110,7 @@ class Crew:
     # Deeds
 
     def kill(self, life: Life) -> None:
+        self._left += family_of(life.process.pid)[1:]
         life.process.kill()
         life.process.wait()
         self._wake(life)
@@ -106,27 +118,37 @@ class Crew:
         self._restart(life, 0.0)
 
     def stop(self, life: Life, for_s: float) -> None:
-        os.killpg(life.process.pid, signal.SIGSTOP)
+        """All of it, Java and lanes included."""
+        life.stopped = stop_family(life.process.pid)
         life.resume_s = time.monotonic() + for_s
 
     def resume(self, life: Life) -> None:
         life.resume_s = None
-        os.killpg(life.process.pid, signal.SIGCONT)
+        self._wake(life)
 
     def end(self, life: Life) -> None:
         """Tell it to end, and wait."""
+        self._see_end(life, self._tell_to_end(life))
+
+    def _tell_to_end(self, life: Life) -> list[Relative]:
+        """All that belongs to it."""
         self.lives.pop(life.slot, None)
         if life.stands_still():
             self.resume(life)
+        family = family_of(life.process.pid)
         life.process.terminate()
+        return family
+
+    def _see_end(self, life: Life, family: list[Relative]) -> None:
         try:
             life.process.wait(TERM_S_MAX)
         except subprocess.TimeoutExpired:
             life.process.kill()
             life.process.wait()
             self.ended.append(Ended(life.name, 0, f"did not end within {TERM_S_MAX:g} s"))
+        send(family, signal.SIGKILL)  # what it has left behind
         with suppress(ProcessLookupError):
-            os.killpg(life.process.pid, signal.SIGKILL)  # lanes that it has left behind
+            os.killpg(life.process.pid, signal.SIGKILL)
 
     # Keeping up with them
 
@@ -152,13 +174,19 @@ class Crew:
 
     def end_all(self) -> None:
         self._due.clear()
-        for life in list(self.lives.values()):
-            self.end(life)
+        told = [(life, self._tell_to_end(life)) for life in list(self.lives.values())]
+        for life, family in told:
+            self._see_end(life, family)
 
     def kill_all(self) -> None:
         for life in list(self.lives.values()):
             self.kill(life)
         self._due.clear()
+        send(self._left, signal.SIGKILL)
+
+    def left_behind(self) -> list[int]:
+        """The processes of those who were killed that are still there."""
+        return [each.pid for each in self._left if is_there(each)]
 
     def _note_end(self, life: Life, now_s: float) -> None:
         self._wake(life)
@@ -175,8 +203,10 @@ class Crew:
             self._due[life.slot] = at_s
 
     def _wake(self, life: Life) -> None:
-        """The lanes of one that is gone, if they are processes: they end by themselves, but not
-        if they were stopped with it."""
+        """With all that belongs to it. What belonged to one that is gone ends by itself, but not
+        if it was stopped with it."""
+        send(life.stopped, signal.SIGCONT)
+        life.stopped = []
         with suppress(ProcessLookupError):
             os.killpg(life.process.pid, signal.SIGCONT)
 

@@ -48,6 +48,11 @@ class Load:
     def is_over(self) -> bool:
         return not self._thread.is_alive()
 
+    @property
+    def is_held(self) -> bool:
+        """Whether it has appended all that it may for now."""
+        return self.total > self._allowed
+
     def start(self) -> None:
         self._thread.start()
 
@@ -75,7 +80,7 @@ class Load:
                     self._append(name, seqs[name])
                     seqs[name] += 1
                 self._stop.wait(self._pause_s * len(due))
-                while self.total > self._allowed and not self._stop.is_set():
+                while self.is_held and not self._stop.is_set():
                     self._stop.wait(LOOK_S)
         except PenstockError as why:
             self.failure = why

@@ -12,14 +12,20 @@ STOPS = (0.5, 0.9, 1.5, 3.0)
 KILLS_SHARE = 0.6
 
 
+DeedKind = Literal["kill", "stop", "start"]
+
+
 class Deed(NamedTuple):
     at_s: float
     """After the load began."""
-    kind: Literal["kill", "stop"]
+    kind: DeedKind
     slot: int
     """Which of the replicas; the next one if that one does nothing just then."""
     for_s: float = 0.0
     """How long it is stopped."""
+    locked: bool = True
+    """Whether it may be stopped at a moment when nobody can write until it goes on: with the lock
+    of the hub in its hands."""
 
 
 def drawn(seed: str, deeds: int, replicas: int, session_s: float) -> list[Deed]:

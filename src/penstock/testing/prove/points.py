@@ -87,7 +87,7 @@ def verdict(
     scratch = Scratch(place, stages.topology, settings)
     with penstock.open(scratch.hub) as hub:
         scratch.make_streams(hub, {})
-        crew = Crew(scratch, [PLACE], CATCH_UP_S, restarting=False)
+        crew = Crew(scratch, [PLACE, "--engine", "local"], CATCH_UP_S, restarting=False)
         run = _Run(hub, crew, seed, records, action, extra or {})
         with _ending(crew):
             run.start()

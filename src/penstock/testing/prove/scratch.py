@@ -15,7 +15,10 @@ from penstock.runtime.hub import Hub
 from penstock.runtime.settings import SETTINGS_FILE, RunSettings
 
 SESSION_S = 1.0
-HEARTBEAT_S = 0.25
+HEARTBEATS = 4
+"""In a session."""
+JAVA_MEMORY = {"spark.driver.memory": "512m"}
+"""Several replicas are on one machine."""
 RETRIES_MAX = 3
 """A handler that does not take made-up records would be tried for a quarter of an hour."""
 SOURCE = {"codec": "json"}
@@ -28,7 +31,13 @@ class Scratch:
     """The directory that replicas run in. What lies in the present one is found there too, by
     links, so that handlers find the files that they read."""
 
-    def __init__(self, place: Path, topology: Topology, settings: RunSettings) -> None:
+    def __init__(
+        self,
+        place: Path,
+        topology: Topology,
+        settings: RunSettings,
+        session_s: float = SESSION_S,
+    ) -> None:
         self.place = place
         self.own = place / "penstock-prove"
         self.own.mkdir()
@@ -37,6 +46,7 @@ class Scratch:
         self.logs.mkdir()
         self._topology = topology
         self._settings = settings
+        self._session_s = session_s
         here = Path.cwd()
         for entry in here.iterdir():
             if entry.name not in (SETTINGS_FILE, self.own.name) and entry != place:
@@ -84,8 +94,8 @@ class Scratch:
         run = {
             "lanes": settings.lanes,
             "allocation": settings.allocation,
-            "session": f"{SESSION_S * 1000:g}ms",
-            "heartbeat": f"{HEARTBEAT_S * 1000:g}ms",
+            "session": f"{self._session_s * 1000:g}ms",
+            "heartbeat": f"{self._session_s / HEARTBEATS * 1000:g}ms",
             "max_wait_handler": f"{settings.handler_s_max * 1000:g}ms",
         }
         usual = settings.policies.get("default")
@@ -94,8 +104,15 @@ class Scratch:
             "options": settings.options,
             "computations": settings.computations,
             "policies": {**({"default": usual} if usual else {}), **policies},
+            "spark": {"conf": {**JAVA_MEMORY, **self._spark_conf()}},
         }
         return "".join(_section(name, section) for name, section in told.items())
+
+    def _spark_conf(self) -> dict[str, str]:
+        """Without the cluster: the scratch hub is for this machine."""
+        conf = dict(self._settings.spark.get("conf", {}))
+        conf.pop("spark.master", None)
+        return conf
 
 
 def real_streams(hub: str) -> dict[str, StreamInfo]:

@@ -61,7 +61,7 @@ class Watch:
             self.positions[each.name] = groups.positions(group)
             for shard, position in self.positions[each.name].items():
                 gap = self._shard_gaps.setdefault((each.name, shard), _Gap())
-                gap.look((position.next,), bool(self._lag_of(group, shard, position)), now_s)
+                gap.look((position.next,), bool(self._shard_lag(group, shard, position)), now_s)
         if self.positions != self._before:
             self._before, self.moved_s = dict(self.positions), now_s
         for name, gap in self._gaps.items():
@@ -82,7 +82,15 @@ class Watch:
 
     @property
     def lag(self) -> int:
-        return sum(self._lag(each.name) for each in self._topology.computations)
+        return sum(self.lag_of(each.name) for each in self._topology.computations)
+
+    def lag_of(self, computation: str) -> int:
+        """Without shards that are stopped: nobody will work on them."""
+        group = self.groups.get(computation)
+        if group is None:
+            return 0
+        positions = self.positions[computation]
+        return sum(self._shard_lag(group, shard, there) for shard, there in positions.items())
 
     def everything_begun(self) -> bool:
         """Whether somebody works on every shard, so that nothing is appended before."""
@@ -90,6 +98,12 @@ class Watch:
             position.checkpoint is not None
             for positions in self.positions.values()
             for position in positions.values()
+        )
+
+    def is_member(self, name: str) -> bool:
+        """Whether that replica has come, for every computation."""
+        return len(self.groups) == len(self._topology.computations) and all(
+            name in group.members for group in self.groups.values()
         )
 
     def at_work(self, name: str) -> bool:
@@ -108,15 +122,7 @@ class Watch:
                 found.append(Stopped(name, str(RecordId(*shard, at)), reason))
         return found
 
-    def _lag(self, computation: str) -> int:
-        """Without shards that are stopped: nobody will work on them."""
-        group = self.groups.get(computation)
-        if group is None:
-            return 0
-        positions = self.positions[computation]
-        return sum(self._lag_of(group, shard, there) for shard, there in positions.items())
-
-    def _lag_of(self, group: Group, shard: ShardId, position: Position) -> int:
+    def _shard_lag(self, group: Group, shard: ShardId, position: Position) -> int:
         standing = group.shards.get(shard)
         return 0 if standing is not None and standing.stopped else position.lag
 
@@ -125,4 +131,4 @@ class Watch:
         ends = self._hub.backend.ends([(stream, shard.index) for shard in stream.shards])
         writers = [each.name for each in self._topology.writers(name)]
         read = [p.next for each in writers for p in self.positions.get(each, {}).values()]
-        gap.look((*ends, *read), any(map(self._lag, writers)), now_s)
+        gap.look((*ends, *read), any(map(self.lag_of, writers)), now_s)

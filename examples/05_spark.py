@@ -1,0 +1,40 @@
+"""A topology on a Spark session of your own: lanes are tasks of that session."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+
+from pyspark.sql import SparkSession
+
+import penstock
+from penstock import Topology, computation
+
+
+@computation(inputs="shop/orders", outputs="shop/invoices")
+def bill(record, out):
+    total = 2 * record.value["amount"]
+    out.append("shop/invoices", {"total": total, "worker": os.getpid()}, key=record.key)
+
+
+made = {"shards": 4, "codec": "json"}
+topology = Topology(bill, streams={"shop/orders": made, "shop/invoices": made})
+
+if __name__ == "__main__":
+    spark = (
+        SparkSession.builder.master("local[4]")  # two lanes, and room for your own jobs
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.python.daemon.module", "penstock.spark.daemon")  # lanes start faster
+        .config("spark.log.level", "ERROR")
+        .getOrCreate()
+    )
+    with tempfile.TemporaryDirectory() as place, penstock.open(place) as hub:
+        orders = hub.create_stream("shop/orders", **made)
+        orders.append_many([({"amount": n}, f"customer-{n % 7}") for n in range(1_000)])
+        counters = penstock.run(topology, hub, spark=spark, lanes=2, until_caught_up=True)
+        print(counters["bill"].processed, "orders billed")
+        workers = {r.value["worker"] for s in range(4) for r in hub.stream("shop/invoices").read(s)}
+        print("by", len(workers), "Python workers of Spark")
+    print(spark.range(10).count(), "rows counted by the same session")
+    spark.stop()

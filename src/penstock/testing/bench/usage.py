@@ -1,0 +1,71 @@
+"""What processes use, as the kernel tells it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_MB = 1024
+
+
+class Memory(NamedTuple):
+    """In MB."""
+
+    rss: float = 0.0
+    """All pages it has in memory, also those of files and of others."""
+    pss: float = 0.0
+    """The same, what is shared divided by those who share it."""
+    own: float = 0.0
+    """Pages of no file, as its heap: the ones that a leak would make more."""
+
+    def plus(self, other: Memory) -> Memory:
+        return Memory(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+def cpu_s(process: int) -> float:
+    """Of all its threads, since it began; 0 if it is gone."""
+    with suppress(OSError):
+        fields = _stat(process)
+        return (int(fields[11]) + int(fields[12])) / _TICKS
+    return 0.0
+
+
+def memory(processes: Iterable[int]) -> Memory:
+    """Of all of them together."""
+    total = Memory()
+    for process in processes:
+        with suppress(OSError):
+            total = total.plus(_memory(Path(f"/proc/{process}/smaps_rollup").read_text()))
+    return total
+
+
+def below(process: int) -> list[int]:
+    """Its children, and theirs."""
+    parents: dict[int, list[int]] = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with suppress(OSError):
+                parents.setdefault(int(_stat(int(entry))[1]), []).append(int(entry))
+    found: list[int] = []
+    waiting = [process]
+    while waiting:
+        children = parents.get(waiting.pop(), [])
+        found += children
+        waiting += children
+    return found
+
+
+def _stat(process: int) -> list[str]:
+    """From the state on: what is before may have blanks in it."""
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+
+
+def _memory(told: str) -> Memory:
+    kilobytes = {
+        words[0]: int(words[1]) for line in told.splitlines()[1:] if (words := line.split())
+    }
+    return Memory(*(kilobytes[name] / _MB for name in ("Rss:", "Pss:", "Anonymous:")))

@@ -1,0 +1,1 @@
+"""The demonstration: a proof by a script that a person can follow."""
