@@ -12,7 +12,7 @@ from penstock import Topology, computation
 
 
 @computation(inputs="shop/orders", outputs="shop/invoices")
-def bill(record, out):
+def bill(record: penstock.Record, out: penstock.Outputs) -> None:
     total = 2 * record.value["amount"]
     out.append("shop/invoices", {"total": total, "worker": os.getpid()}, key=record.key)
 
@@ -30,7 +30,7 @@ if __name__ == "__main__":
         .getOrCreate()
     )
     with tempfile.TemporaryDirectory() as place, penstock.open(place) as hub:
-        orders = hub.create_stream("shop/orders", **made)
+        orders = hub.create_stream("shop/orders", shards=4, codec="json")
         orders.append_many([({"amount": n}, f"customer-{n % 7}") for n in range(1_000)])
         counters = penstock.run(topology, hub, spark=spark, lanes=2, until_caught_up=True)
         print(counters["bill"].processed, "orders billed")

@@ -77,9 +77,7 @@ def _check_code(errand: Errand, found: Mapping[str, Kit]) -> None:
     """That of the replica: two kinds of it side by side would be nobody's wish."""
     for name, code in errand.codes.items():
         if name not in found or found[name].code != code:
-            raise Refused(
-                f"the code of {name} has changed since this replica began: start it anew"
-            )
+            raise Refused(f"the code of {name} has changed since this replica began: start it anew")
 
 
 def _topology(errand: Errand, brought: Callable[[], Topology] | None) -> Topology:
