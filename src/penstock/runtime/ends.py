@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 
 from penstock.core.errors import PenstockError, UnknownStream
@@ -11,6 +12,9 @@ from penstock.core.ports import Backend
 from penstock.runtime.dispatcher import Dispatcher
 
 WATCH_S = 0.5
+REST = 2
+"""So many times as long as a look took it rests: where many write, several are seen at once."""
+REST_S_MAX = 0.005
 
 
 class Ends:
@@ -56,7 +60,10 @@ class Ends:
                 now = self._backend.wait(seen, WATCH_S)
                 if now != seen:
                     seen = now
+                    began_s = time.monotonic()
                     self.look()
+                    took_s = time.monotonic() - began_s
+                    time.sleep(min(took_s * REST, REST_S_MAX))
         except PenstockError as why:
             if not self._ended:
                 self._on_failure(why)

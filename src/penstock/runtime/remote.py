@@ -187,7 +187,12 @@ class RemoteLanes:
             return None
         del self._bodies[lane]
         board.sever(lane)
-        self._end(body, self._killed_s if board.has_asked(lane) else KILLED_S)
+        if board.has_asked(lane):
+            self._end(body, self._killed_s)
+        else:
+            if not is_late:
+                body.reaped(KILLED_S)  # by itself: then it tells why
+            self._end(body, KILLED_S)
         why = body.how()
         board.hear_out(lane, KILLED_S)
         if is_late:

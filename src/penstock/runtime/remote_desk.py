@@ -13,7 +13,7 @@ from penstock.runtime.lane import Lane
 from penstock.runtime.protocol import Ask, Close, Cut, Failed, Progress, Report, Verdict, Work
 from penstock.runtime.wire import Wire
 
-PROGRESS_S = 0.02
+PROGRESS_S = 0.1
 BEAT_S = 0.2
 """As long as it works it says so at least so often."""
 REASON_CHARS_MAX = 10_000

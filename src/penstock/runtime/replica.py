@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
@@ -87,7 +88,8 @@ class Replica:
         self._watchdog = Watchdog()
         self._terminated: set[str] = set()
         self._ending_s: float | None = None
-        self._asked_to_end: float | None = None
+        self._wishes: deque[float] = deque()
+        """To end within so many seconds; the shortest holds. No lock: signal handlers wish, too."""
         self._ends = Ends(backend, self.dispatcher, self._unwatched)
         self.failures: dict[str, PenstockError] = {}
         """Computations that ended here, and why."""
@@ -119,7 +121,7 @@ class Replica:
     def end(self, timeout_s: float | None = None) -> None:
         """Let the slices in flight end, commit, leave; in the background. It takes no lock, for
         signal handlers."""
-        self._asked_to_end = self._handler_s_max if timeout_s is None else timeout_s
+        self._wishes.append(self._handler_s_max if timeout_s is None else timeout_s)
         self._bell.ring()
 
     def stop(self, timeout: float | None = None) -> bool:
@@ -168,10 +170,10 @@ class Replica:
         return self._ending_s is not None and self.dispatcher.is_empty
 
     def _check_ending(self) -> None:
-        if self._asked_to_end is None:
+        wishes = [self._wishes.popleft() for _ in range(len(self._wishes))]
+        if not wishes:
             return
-        until_s = self.dispatcher.clock() + self._asked_to_end
-        self._asked_to_end = None
+        until_s = self.dispatcher.clock() + min(wishes)
         if self._ending_s is None:
             self._gave_up = False  # what was late before has nothing to do with this
         if self._ending_s is None or until_s < self._ending_s:

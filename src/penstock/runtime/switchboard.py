@@ -286,7 +286,10 @@ class Switchboard:
             case Ask():
                 line.has_asked, line.seen = True, None
                 line.box = self._dispatcher.ask_soon(lane)
-                boxes.put(line.box)
+                try:
+                    _send(line.wire, line.box.get_nowait())
+                except queue.Empty:
+                    boxes.put(line.box)
             case Report():
                 self._dispatcher.report(lane, message)
             case Failed():
@@ -309,10 +312,13 @@ def _send_work(wire: Wire, boxes: queue.SimpleQueue[Box | None], beat_s: float |
 
     try:
         while (box := taken(boxes)) is not None:
-            work = taken(box)
-            wire.send(Close() if work is None else work)
+            _send(wire, taken(box))
     except OSError:
         pass  # its process is gone
+
+
+def _send(wire: Wire, work: Work | None) -> None:
+    wire.send(Close() if work is None else work)
 
 
 def _cut_off(line: _Line) -> None:

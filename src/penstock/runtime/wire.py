@@ -76,6 +76,8 @@ class Wire:
         self._key_out, self._key_in = keys
         self._sent = self._received = 0
         self._sending = threading.Lock()
+        self._ahead = bytearray()
+        """Received, but not taken yet."""
 
     def send(self, message: FromLane | ToLane) -> None:
         data = _encode(message)
@@ -92,11 +94,11 @@ class Wire:
 
     def receive(self) -> Any:
         """The next message; None at the end, or for what is none."""
-        head = _exactly(self._socket, _HEAD.size)
+        head = self._taken(_HEAD.size)
         if head is None:
             return None
         size, seal = _HEAD.unpack(head)
-        data = _exactly(self._socket, size) if size <= MESSAGE_BYTES_MAX else None
+        data = self._taken(size) if size <= MESSAGE_BYTES_MAX else None
         if data is None or not hmac.compare_digest(seal, _seal(self._key_in, self._received, data)):
             return None
         self._received += 1
@@ -104,6 +106,21 @@ class Wire:
             return self._decoder.decode(data)
         except (msgspec.MsgspecError, ValueError, RecursionError):
             return None
+
+    def _taken(self, size: int) -> bytes | None:
+        """So many bytes; None at the end. What came with them is kept: messages often come in
+        pairs."""
+        while len(self._ahead) < size:
+            try:
+                part = self._socket.recv(_PART_BYTES)
+            except OSError:
+                return None
+            if not part:
+                return None
+            self._ahead += part
+        taken = bytes(self._ahead[:size])
+        del self._ahead[:size]
+        return taken
 
     def hang_up(self) -> None:
         """Nothing more is sent or received; from any thread."""

@@ -6,7 +6,8 @@ the dispatcher counts them; starting and ending lanes is not in it. The figures 
 rounds in which each engine has one turn.
 
 *How soon*: from the append of a record to its output in the hands of a reader, three processes, as
-with the local engine; through one computation, and through five with two lanes each.
+with the local engine; through one computation with streams of 4 shards, and through five with two
+lanes each: ``latency5`` with a shard for each of those lanes, ``latency5_wide`` with 4 shards.
 
 *At rest*: the processor time of ten lanes that wait for records, which do not come. ``idle_cpu`` is
 that of Spark's Python workers and the daemon that forked them, all together.
@@ -85,14 +86,13 @@ def run(
                 worked = _compared(some, session, "working", records // WORKED_SHARE, rounds)
             figures |= {f"worked_{name}": value for name, value in worked.items()}
             say(f"records that come for {seconds:g} s, through one computation")
-            figures |= _late(place / "one", session, "passing", LANES, seconds)
+            figures |= _late(place / "one", session, "passing", LANES, SHARDS, seconds)
             say(f"records that come for {seconds:g} s, through five computations")
-            five = _late(place / "five", session, "chain", CHAIN_LANES, seconds)
-            figures |= {
-                name.replace("latency_", "latency5_"): value for name, value in five.items()
-            }
+            for prefix, shards in (("latency5_", LINK_LANES), ("latency5_wide_", SHARDS)):
+                five = _late(place / prefix, session, "chain", CHAIN_LANES, shards, seconds)
+                figures |= {name.replace("latency_", prefix): five[name] for name in five}
             say(f"waiting for {seconds:g} s")
-            figures |= _waited(place / "five", session, seconds)
+            figures |= _waited(place / "latency5_wide_", session, seconds)
     return figures
 
 
@@ -212,15 +212,15 @@ def _wait(condition: Callable[[], bool], what: str) -> None:
 
 
 def _late(
-    directory: Path, session: SparkSession, name: str, lanes: int, seconds: float
+    directory: Path, session: SparkSession, name: str, lanes: int, shards: int, seconds: float
 ) -> dict[str, Any]:
-    """In milliseconds, from append to output."""
+    """In milliseconds, from append to output; each stream has so many shards."""
     with penstock.open(directory) as hub:
         for stream in (STREAM, *(f"link{number}" for number in range(1, LINKS)), VISIBLE):
-            hub.create_stream(stream, shards=SHARDS)
+            hub.create_stream(stream, shards=shards)
         with flows.started(name, hub, spark=session, lanes=lanes) as running:
-            shards = SHARDS * len(running.topology.computations)
-            until(lambda: len(running.replica.dispatcher.holds()) == shards, "all shards granted")
+            held = shards * len(running.topology.computations)
+            until(lambda: len(running.replica.dispatcher.holds()) == held, "all shards granted")
             waited_ms = waits_ms(directory, VISIBLE, seconds)
             assert running.wait("60s", until_caught_up=True), "it does not catch up"
             counted = list(running.counters.values())
