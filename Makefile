@@ -6,7 +6,9 @@ SEED ?=
 SEEDS ?= 100
 SECONDS ?= 60
 RECORDS ?= 100000
-LATER := lmdb bench engine prove cli test_docs.py
+STORE := core contracts sim live lmdb runtime ops
+LANES := engine spark prove bench cli test_docs.py
+LATER := lmdb $(LANES)
 comma := ,
 space := $(subst ,, )
 WHOLE := $(subst $(space),$(comma),$(patsubst %,*/core/%.py,group draft standing events assign shares member watch checkpoint group_bytes fields journal dispatch policy attempts))
@@ -51,10 +53,17 @@ check-rest: $(STAMP)
 	$(BIN)/python -m pytest -q -m "not slow" $(patsubst %,--ignore=tests/%,core contracts $(LATER))
 
 .PHONY: test
-test: $(STAMP) check ## Everything, kills and damaged files included: some minutes
-	$(BIN)/python -m pytest -q -m "not slow" $(patsubst %,tests/%,$(LATER))
-	$(BIN)/python -m pytest -q -m slow
+test: $(STAMP) check ## Everything, Spark, kills and damaged files included: a quarter of an hour
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=recurse test-store test-lanes
 	$(MAKE) --no-print-directory cover
+
+.PHONY: test-store test-lanes
+test-store: $(STAMP)
+	$(BIN)/python -m pytest -q -m "not slow" tests/lmdb
+	$(BIN)/python -m pytest -q -m slow $(patsubst %,tests/%,$(STORE))
+test-lanes: $(STAMP)
+	$(BIN)/python -m pytest -q -m "not slow" $(patsubst %,tests/%,$(LANES))
+	$(BIN)/python -m pytest -q -m slow $(patsubst %,tests/%,$(LANES))
 
 .PHONY: cover
 cover: $(STAMP) ## Every branch of the group machine, the dispatcher and more, by the core tests alone

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import os
 import pty
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -70,8 +72,11 @@ class Shell:
 @pytest.fixture
 def shell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Shell:
-    return Shell(tmp_path, monkeypatch, capsys)
+) -> Iterator[Shell]:
+    log = logging.getLogger("penstock")
+    before = log.level, list(log.handlers), log.propagate
+    yield Shell(tmp_path, monkeypatch, capsys)
+    log.level, log.handlers, log.propagate = before
 
 
 @pytest.fixture

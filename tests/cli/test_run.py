@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import pty
 import signal
@@ -61,13 +60,21 @@ class Shop:
 
 @pytest.fixture
 def shop(shell: Shell) -> Iterator[Shop]:
-    logger = logging.getLogger("penstock")
-    level, handlers = logger.level, list(logger.handlers)
     found = Shop(shell)
     yield found
     found.hub.close()
-    logger.setLevel(level)
-    logger.handlers = handlers
+
+
+def test_a_plan_advises_a_fifth_more_lanes_than_a_replica_has_shards(shop: Shop) -> None:
+    shop.hub.create_stream("wide", shards=16)
+    source = "from penstock import computation\n@computation(inputs='wide')\ndef f(record): pass\n"
+    (shop.shell.cwd / "wide.py").write_text(source)
+    out, _ = shop.shell("run", "wide.py", "--plan", "--replicas", "4")
+    assert "--lanes 5" in out
+    found = json.loads(shop.shell("run", "wide.py", "--plan", "--replicas", "4", "--json")[0])
+    assert (found["lanes"], found["plan"][0]["shards"]) == (5, 16)
+    assert "f" not in shop.hub.groups.names(), "nothing has run"
+    assert "--plan" in shop.shell.fails("run", "wide.py", "--replicas", "4")
 
 
 def test_it_ends_when_everything_is_consumed_and_sums_up(shop: Shop) -> None:

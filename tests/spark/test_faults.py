@@ -383,3 +383,19 @@ def test_nobody_sees_the_secret_of_a_run(
             assert shown, "it can be looked at"
             for form in (secret, secret.hex().encode()):
                 assert form not in shown
+
+
+def test_workers_that_died_between_two_runs_are_not_missed(
+    hub: Hub, start: Start, effects: Path
+) -> None:
+    fill(hub, 10)
+    first = start()
+    assert first.wait("30s", until_caught_up=True)
+    assert first.stop()
+    dead = {pid for pid, _, _, _ in noted(effects)}
+    for pid in dead:
+        os.kill(pid, signal.SIGKILL)
+    fill(hub, 10)
+    assert start().wait("30s", until_caught_up=True)
+    check_once(hub)
+    assert not dead & {pid for pid, _, offset, _ in noted(effects) if offset >= 10}

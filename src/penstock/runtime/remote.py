@@ -134,7 +134,7 @@ class RemoteLanes:
         for lane, body in self._bodies.items():
             if not self._board.has_asked(lane):
                 body.kill()  # it has nothing in hand
-            elif not body.reaped(max(until_s - time.monotonic(), 0.0)):
+            elif not self._ends_by_itself(lane, body, until_s):
                 log.warning("lane %d does not end: it is killed", lane)
                 self._board.hang_up(lane)
                 body.kill()
@@ -149,17 +149,33 @@ class RemoteLanes:
 
     # Below
 
+    def _ends_by_itself(self, lane: int, body: Body, until_s: float) -> bool:
+        """Whether the lane has ended by then. What it lives in may take a moment longer, and must
+        not be disturbed: it may serve others next."""
+        while not body.has_ended() and not self._board.is_over(lane):
+            if time.monotonic() > until_s:
+                return False
+            body.reaped(LOOK_S)
+        return True
+
     def _wait_for_all(self) -> None:
-        """Until each has asked for work: so long what this replica is granted would lie idle."""
-        waiting = list(self._bodies)
-        while waiting:
+        """Until each has asked for work: so long what this replica is granted would lie idle.
+
+        One that ends without a word is started again: what it was to live in may have died before,
+        unnoticed."""
+        while waiting := [lane for lane in self._bodies if not self._board.has_asked(lane)]:
             now_s = time.monotonic()
             for lane in waiting:
                 over = self._over(lane, now_s)
-                if over is not None:
+                if over is None:
+                    continue
+                self._stillborn += 1
+                if over.is_final or self._stillborn >= STILLBORN_MAX:
                     raise Refused(f"lanes cannot begin: {over.why}")
-            waiting = [lane for lane in waiting if not self._board.has_asked(lane)]
+                log.warning("the %s of lane %d has ended: %s", self._what, lane, over.why)
+                self._start(lane + self._count)
             time.sleep(LOOK_S)
+        self._stillborn = 0
 
     def _is_dead(self, lane: int, now_s: float) -> bool:
         over = self._over(lane, now_s)
@@ -197,7 +213,8 @@ class RemoteLanes:
         board.hear_out(lane, KILLED_S)
         if is_late:
             why = f"it has not begun after {self._started_s:g} s{self._late}"
-        over = _Over(board.unfit(lane) or why, board.has_asked(lane))
+        unfit = board.unfit(lane)
+        over = _Over(unfit or why, board.has_asked(lane), is_late or unfit is not None)
         board.hang_up(lane)
         return over
 
@@ -225,3 +242,5 @@ class RemoteLanes:
 class _Over(NamedTuple):
     why: str
     had_asked: bool
+    is_final: bool
+    """Another would fare no better."""
