@@ -62,6 +62,10 @@ def main() -> None:
         code = cli.main(standalone_mode=False)
     except click.exceptions.Exit as end:
         code = end.exit_code
+    except click.NoSuchOption as wrong:
+        told = wrong.format_message()
+        before = "--hub goes before the command: penstock --hub DIR run …"
+        _end(before if wrong.option_name == "--hub" else told, 2)
     except click.ClickException as wrong:
         _end(wrong.format_message(), 2)
     except BrokenPipeError:  # `penstock tail … | head` has seen enough

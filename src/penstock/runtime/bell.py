@@ -5,23 +5,21 @@ An event would not do: a handler that interrupts its owner inside an event's loc
 
 from __future__ import annotations
 
-import queue
+import threading
+from contextlib import suppress
 
 
 class Bell:
     """Rung any number of times, it is heard once."""
 
     def __init__(self) -> None:
-        self._rings: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._silent = threading.Lock()
+        self._silent.acquire()
 
     def ring(self) -> None:
-        if self._rings.empty():
-            self._rings.put(None)
+        with suppress(RuntimeError):  # it rings already
+            self._silent.release()
 
     def wait(self, timeout_s: float) -> bool:
         """True as soon as it rings, or has rung since it was last heard; False after the time."""
-        try:
-            self._rings.get(timeout=max(timeout_s, 0.0))
-        except queue.Empty:
-            return False
-        return True
+        return self._silent.acquire(timeout=max(timeout_s, 0.0))

@@ -326,13 +326,13 @@ def make_streams(hub: Hub, topology: Topology, settings: RunSettings) -> None:
     """Make the streams that are not there yet; a source that nobody said how to make is taken for
     a misspelt one."""
     there = {info.name: info for info in hub.streams()}
-    sources = topology.sources
-    for name in topology.streams:
-        if name in there:
-            continue
-        made = settings.stream(name, topology)
-        if not made and name in sources:
+    missing = {
+        name: settings.stream(name, topology) for name in topology.streams if name not in there
+    }
+    for name, made in missing.items():
+        if not made and name in topology.sources:
             raise UnknownStream(name)
+    for name, made in missing.items():
         there[name] = hub.create_stream(name, **made, exist_ok=True).info
         log.info("stream=%s: made, %d shards", name, len(there[name].shards))
     for each in topology.computations:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from penstock.core.errors import LaneLost, Refused
+from penstock.queues import taken_within
 from penstock.runtime.dispatcher import Dispatcher
 from penstock.runtime.engine import Progress as Seen
 from penstock.runtime.lifeline import LIFELINE
@@ -306,7 +307,7 @@ def _send_work(wire: Wire, boxes: queue.SimpleQueue[Box | None], beat_s: float |
     def taken(queued: queue.SimpleQueue[T]) -> T:
         while True:
             try:
-                return queued.get(timeout=beat_s)
+                return taken_within(queued, beat_s)
             except queue.Empty:
                 wire.send(Beat())
 

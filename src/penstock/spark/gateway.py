@@ -13,10 +13,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING, Any
 
+from penstock.core.errors import Refused
+
 if TYPE_CHECKING:
     from pyspark import SparkConf, SparkContext
 
 SUBMIT = "PYSPARK_SUBMIT_ARGS"
+REASON_BYTES = 65_536
 ENDED_S = 0.5
 """Whoever cannot reach it any more waits so long to hear how it ended."""
 
@@ -37,16 +40,30 @@ def launch_java(conf: SparkConf) -> None:
     """Unless this process has one already. It is in a process session of its own: Ctrl-C and
     SIGTERM to a group are for who runs lanes, and lets them end in order."""
     from pyspark import SparkContext
+    from pyspark.errors import PySparkRuntimeError
     from pyspark.java_gateway import launch_gateway
 
     _unheard.clear()
     if SparkContext._gateway is None:
-        piped: dict[str, Any] = {"stderr": subprocess.PIPE, "start_new_session": True}
+        said, to_say = os.pipe()
+        lines = os.fdopen(said, "rb")
         launch: Callable[..., Any] = launch_gateway
-        with _told(conf):
-            gateway = launch(None, piped)
-        _forward(gateway.proc.stderr)
+        try:
+            with _told(conf):
+                gateway = launch(None, {"stderr": to_say, "start_new_session": True})
+        except PySparkRuntimeError as why:
+            os.close(to_say)
+            raise Refused(f"Java does not start: {_reason(lines) or why}") from why
+        os.close(to_say)
+        _forward(lines)
         SparkContext._ensure_initialized(gateway=gateway)
+
+
+def _reason(lines: IO[bytes]) -> str:
+    """The first thing that Java said before it ended."""
+    told = [line.decode(errors="backslashreplace").strip() for line in lines.readlines(REASON_BYTES)
+            if not line.startswith(_NOISE)]  # fmt: skip
+    return next(filter(None, told), "")
 
 
 def java_ended() -> str | None:

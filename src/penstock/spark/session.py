@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.core.errors import BadSetting, Refused
+from penstock.core.errors import BadSetting, PenstockError, Refused
 from penstock.spark.gateway import hear_no_more, launch_java, quieten
 from penstock.spark.needs import (
     SPARE_SLOTS,
@@ -231,6 +231,8 @@ def _starting(where: str, *, is_local: bool) -> Iterator[None]:
     try:
         with _environment(is_local=is_local), _own_interrupts():
             yield
+    except PenstockError:
+        raise
     except (PySparkException, OSError) as why:
         raise Refused(f"Spark does not start: {first_line(why)}") from why
     except Exception as why:  # Java's own, in a wrapping of py4j

@@ -22,6 +22,7 @@ from penstock.backends.lmdb.holder import Holder, holder_of
 from penstock.core.batch import COMMIT_BYTES_MAX
 from penstock.core.errors import Closed, PenstockError, UnknownOutcome
 from penstock.failpoints import FailPoint, failpoint
+from penstock.queues import taken_within
 
 log = logging.getLogger("penstock")
 
@@ -144,7 +145,7 @@ class Writer:
         until = time.monotonic() + GATHER_S
         while len(self._ahead) < self._last_count and not self._ending:
             try:
-                self._take_in(self._queue.get(timeout=max(until - time.monotonic(), 0)))
+                self._take_in(taken_within(self._queue, max(until - time.monotonic(), 0)))
             except queue.Empty:
                 break
         return bool(self._ahead)
