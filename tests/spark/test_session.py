@@ -142,7 +142,7 @@ def test_something_else_that_is_called_java_is_one_line(no_java_starts: None, ja
     place = java(
         "The operation couldn't be completed. Unable to locate a Java Runtime.".replace("'", "")
     )
-    assert f"and {place} is no answer to {place} -version: install" in refused()
+    assert f"and {place} gives no answer to -version: install" in refused()
 
 
 @pytest.mark.parametrize(

@@ -164,7 +164,7 @@ def _ran(
 
 def _row(view: dict[str, Any]) -> dict[str, Any]:
     """Of what has ended: nothing is held any more."""
-    return {title: view[key] for key, title in _SHOWN.items() if key != "shards"}
+    return {title: view[key] for key, title in _SHOWN.items() if key not in ("shards", "lag_s")}
 
 
 def _say_stopped(stopped: dict[str, list[str]]) -> None:

@@ -46,7 +46,8 @@ def summary(running: Running, seconds: float) -> dict[str, Any]:
         "replica": running.name,
         "seconds": round(seconds, 3),
         "computations": [
-            {**view, "lag": _lag(groups, view["computation"])} for view in run_views(running, rates)
+            {**view, "lag": _lag(groups, view["computation"]), "lag_s": None}
+            for view in run_views(running, rates)
         ],
         "stopped": stopped,
         "healthy": is_healthy(running, stopped),

@@ -47,7 +47,8 @@ def check_java() -> None:
         raise Refused(f"Spark runs on Java, and {where}: {ADVICE}, {OR_LOCAL}")
     if not java.is_new_enough:
         raise Refused(
-            f"Spark runs on Java {JAVA_MIN} or newer, and {java.path} is {java}: {ADVICE}, "
+            f"Spark runs on Java {JAVA_MIN} or newer, and {java.path} "
+            f"{f'is {java.version}' if java.version else 'gives no answer to -version'}: {ADVICE}, "
             f"{OR_LOCAL}"
         )
 
