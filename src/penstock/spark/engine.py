@@ -17,7 +17,7 @@ from penstock.runtime.errand import errand_for
 from penstock.runtime.lane_work import this_machine
 from penstock.runtime.switchboard import Switchboard
 from penstock.spark.lanes import SparkLanes, is_connect
-from penstock.spark.needs import check_packages, check_slots, local_slots
+from penstock.spark.needs import check_packages, check_python, check_slots, local_slots
 from penstock.spark.reach import address, check_reach, is_this_host, says_yes
 
 if TYPE_CHECKING:
@@ -52,6 +52,8 @@ def _made(session: SparkSession, wanted: Wanted) -> MadeLanes:
     master = conf("spark.master") or "that server"
     is_here = _is_here(session, master)
     hub = check_reach(wanted.backend, master, is_here=is_here, conf=conf)
+    if is_here and not is_connect(session):
+        check_python(session.sparkContext.pythonExec)
     _check_slots(session, master, wanted.settings.lanes)
     pickled = _pickled(wanted)
     lease_s = wanted.settings.session_s

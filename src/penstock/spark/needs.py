@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import socket
+import sys
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
@@ -50,6 +52,16 @@ def check_java() -> None:
             f"Spark runs on Java {JAVA_MIN} or newer, and {java.path} "
             f"{f'is {java.version}' if java.version else 'gives no answer to -version'}: {ADVICE}, "
             f"{OR_LOCAL}"
+        )
+
+
+def check_python(workers: str) -> None:
+    """Whether Spark's workers on this machine would run this Python, with what is installed."""
+    found = shutil.which(workers)
+    if found is None or os.path.dirname(found) != os.path.dirname(sys.executable):
+        raise BadSetting(
+            f"Spark's workers would run {found or workers}, and this is {sys.executable}: set "
+            f"PYSPARK_PYTHON={sys.executable} before the session is made"
         )
 
 

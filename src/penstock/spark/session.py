@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import secrets
 import signal
 import sys
@@ -40,6 +41,10 @@ JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 QUIET = f"-Dlog4j2.configurationFile=file:{Path(__file__).with_name('log4j2.properties')}"
 LIGHT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """While lanes work Java has nothing to do: it shall start quickly and stay small."""
+
+
+_PYTHON_TRACE = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\S.*)", re.M)
+"""Of a worker: its last line says what went wrong."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,8 +258,10 @@ def first_line(why: BaseException) -> str:
     """What a person wants to know of an error of Spark: not its traces."""
     java = getattr(why, "java_exception", None)
     text = str(java.getMessage()) if java is not None else str(why)
+    trace = _PYTHON_TRACE.search(text)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[0] if lines else type(why).__name__
+    first = lines[0] if lines else type(why).__name__
+    return first if trace is None else trace[1]
 
 
 @contextmanager
