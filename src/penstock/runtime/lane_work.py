@@ -36,6 +36,7 @@ def worked(errand: Errand, wire: Wire, brought: Callable[[], Topology] | None = 
         return _unfit(wire, str(why))
     with _as_lane(errand, armed), _logging_to(wire, errand.level), ExitStack() as stack:
         desk = RemoteDesk(wire)
+        stack.callback(desk.close)  # last: who hangs up has ended
         try:
             lane = _lane(errand, desk, brought, stack)
         except PenstockError as why:
@@ -52,8 +53,6 @@ def worked(errand: Errand, wire: Wire, brought: Callable[[], Topology] | None = 
         except BaseException as why:
             log.exception("lane %d ends by a mistake", lane.number)
             return f"a mistake: {type(why).__name__}: {why}"
-        finally:
-            desk.close()
     return None
 
 

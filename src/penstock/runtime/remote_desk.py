@@ -47,7 +47,8 @@ class RemoteDesk:
         self._busy.set()
         self._wire.hang_up()
         for thread in self._threads:
-            thread.join()
+            if thread.ident is not None:
+                thread.join()
         self._wire.close()
 
     def ask(self, lane: int) -> Work | None:

@@ -8,6 +8,7 @@ break it.
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -30,6 +31,7 @@ def unzipped(places: list[str]) -> list[str]:
 
 def load() -> None:
     sys.path[:] = unzipped(sys.path)
+    _start_no_threads()
     import pyarrow as pa
     import pyspark.worker  # noqa: F401
 
@@ -40,6 +42,12 @@ def load() -> None:
     pa.array([b""])  # loads pandas, if that is there
     gc.collect()
     gc.freeze()  # so that no collection in a worker touches what is shared
+
+
+def _start_no_threads() -> None:
+    """A lock that such a thread holds at the moment of a fork would be held for ever."""
+    os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 def main() -> None:
