@@ -50,6 +50,7 @@ _HEAD = struct.Struct(">I16s")
 _NONCE_BYTES = 32
 _LANE = struct.Struct(">Q")
 _PART_BYTES = 65_536
+_AHEAD_BYTES = 4_096
 _TIMEVAL = struct.Struct("@ll")
 
 
@@ -112,7 +113,7 @@ class Wire:
         pairs."""
         while len(self._ahead) < size:
             try:
-                part = self._socket.recv(_PART_BYTES)
+                part = self._socket.recv(_AHEAD_BYTES)
             except OSError:
                 return None
             if not part:
