@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.spark import spark_session
+from penstock.spark import SparkSettings, spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -18,6 +18,8 @@ SPARK_LANES = 14
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """One for all tests: starting it takes ten seconds."""
-    with spark_session(SPARK_LANES) as session:
+    """One for all tests: starting it takes ten seconds. Its workers serve one lane after the other,
+    as in sessions that are not ours, which is harder."""
+    settings = SparkSettings(conf={"spark.python.worker.reuse": "true"})
+    with spark_session(SPARK_LANES, settings) as session:
         yield session

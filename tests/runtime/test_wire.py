@@ -273,13 +273,13 @@ _HEAVY = [
 
 def test_more_than_a_message_can_be_is_not_read(ends: Ends) -> None:
     to_lane, _ = ends.greet()
-    ends.at_lane.sendall(_frame(b"x" * 1_000, size=MESSAGE_BYTES_MAX + 1))
+    ends.at_lane.sendall(_frame(b"x" * 50_000, size=MESSAGE_BYTES_MAX + 1))
     tracemalloc.start()
     assert to_lane.receive() is None
     most_bytes = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert most_bytes < 10_000
-    assert len(ends.at_dispatcher.recv(10_000)) == 1_000, "they are where they were"
+    assert len(ends.at_dispatcher.recv(100_000)) >= 45_000, "most are where they were"
 
 
 def test_a_size_alone_takes_no_memory(ends: Ends) -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import secrets
 import shutil
-import signal
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
@@ -19,6 +17,7 @@ from rich.progress import Progress as Bars
 
 from penstock.cli import render
 from penstock.cli.certificate import show_certificate
+from penstock.cli.signals import ended_by_sigterm
 from penstock.cli.spark import ENGINES, check_local
 from penstock.cli.streams import as_json
 from penstock.core.errors import BadSetting
@@ -112,7 +111,7 @@ def proved(order: Order, tell: Tell) -> tuple[Certificate, str | None]:
     scratch = Path(tempfile.mkdtemp(prefix="penstock-prove-"))
     kept = False
     try:
-        with _ended_by_sigterm():
+        with ended_by_sigterm():
             certificate = Proof(order, scratch, tell).certificate()
         kept = not certificate.clean
     finally:
@@ -133,20 +132,6 @@ def _samples(given: Sequence[str], topology: Topology) -> dict[str, list[Example
             raise BadSetting(f"--sample {each}: {name} is written by the topology itself")
         found[name] = read_sample(path if name else each)
     return found
-
-
-@contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """The replicas end with this command, whatever ends it."""
-
-    def end(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 # While it runs

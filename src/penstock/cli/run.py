@@ -21,6 +21,7 @@ from rich.table import Table
 import penstock
 from penstock.cli import render
 from penstock.cli.plan import show_plan
+from penstock.cli.signals import ended_by_sigterm
 from penstock.cli.spark import ENGINES, check_local, spark_options, spark_settings, started
 from penstock.cli.streams import as_json
 from penstock.core.errors import BadSetting
@@ -135,7 +136,8 @@ def run(
         make_streams(opened, loaded.topology, settings)  # what is misspelt is said at once
         if engine == "spark":
             app = f"penstock {loaded.topology.name}"
-            given["spark"] = stack.enter_context(started(count, wanted, app=app, quiet=as_json))
+            with ended_by_sigterm():
+                given["spark"] = stack.enter_context(started(count, wanted, app=app, quiet=as_json))
         running = penstock.start(loaded.topology, opened, **given)
         found, clean = _ran(running, hub, until_caught_up, as_json)
     if as_json:

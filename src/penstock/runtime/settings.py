@@ -223,9 +223,7 @@ def _run(file: str, told: Section) -> dict[str, Any]:
 
 def _spark(file: str, told: Section) -> Section:
     _check_keys(file, "spark", told, _SPARK)
-    for key, value in told.items():
-        _said(file, "spark", key, value, _SPARK[key])
-    return told
+    return {key: _said(file, "spark", key, value, _SPARK[key]) for key, value in told.items()}
 
 
 def _said(file: str, section: str, key: str, value: Any, check: _Check) -> Any:
@@ -287,12 +285,17 @@ def _flag(value: Any) -> bool:
 
 
 def _texts(value: Any) -> Section:
-    if not isinstance(value, dict) or not all(isinstance(one, str) for one in value.values()):
-        raise BadSetting("a section of texts, as [spark.conf]")
-    for key in value:
+    """As Spark takes them: ``true`` is a text, too."""
+    if not isinstance(value, dict):
+        raise BadSetting("it is a section, [spark.conf]")
+    for key, one in value.items():
         if not key.startswith("spark."):
             raise BadSetting(f"{key!r}: settings of Spark begin with spark., in quotes")
-    return value
+        if not isinstance(one, str | int | float):
+            raise BadSetting(f"{key!r} = {one!r}: write it as text")
+    return {
+        key: str(one).lower() if isinstance(one, bool) else str(one) for key, one in value.items()
+    }
 
 
 def _duration(key: str, least_s: float) -> _Check:

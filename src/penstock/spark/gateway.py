@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -64,6 +65,15 @@ def _reason(lines: IO[bytes]) -> str:
     told = [line.decode(errors="backslashreplace").strip() for line in lines.readlines(REASON_BYTES)
             if not line.startswith(_NOISE)]  # fmt: skip
     return next(filter(None, told), "")
+
+
+def kill_java() -> None:
+    """With its workers' daemon."""
+    from pyspark import SparkContext
+
+    process = getattr(SparkContext._gateway, "proc", None)
+    if process is not None and process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def java_ended() -> str | None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.core.errors import BadSetting, PenstockError, Refused
-from penstock.spark.gateway import hear_no_more, launch_java, quieten
+from penstock.spark.gateway import hear_no_more, kill_java, launch_java, quieten
 from penstock.spark.needs import (
     SPARE_SLOTS,
     check_answers,
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock")
 
 APP_NAME = "penstock"
+STOP_S = 10.0
 LOOPBACK = "127.0.0.1"
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 QUIET = f"-Dlog4j2.configurationFile=file:{Path(__file__).with_name('log4j2.properties')}"
@@ -90,10 +91,12 @@ def spark_session(
     try:
         yield session
     finally:
-        try:
-            _stop(session)
-        except Exception as why:  # Java is gone already: who ran lanes on it has said so
-            log.debug("the session cannot be stopped: %s", first_line(why))
+        stopping = threading.Thread(target=_stop, args=(session,), daemon=True)
+        stopping.start()
+        stopping.join(STOP_S)
+        if stopping.is_alive():
+            log.warning("Java does not answer for %g s: it is killed", STOP_S)
+            kill_java()
 
 
 def _stop(session: SparkSession) -> None:
@@ -101,10 +104,13 @@ def _stop(session: SparkSession) -> None:
     from pyspark import SparkContext
 
     hear_no_more()
-    session.stop()
-    context = SparkContext._active_spark_context
-    if context is not None:
-        context.stop()
+    try:
+        session.stop()
+        context = SparkContext._active_spark_context
+        if context is not None:
+            context.stop()
+    except Exception as why:  # Java is gone already: who ran lanes on it has said so
+        log.debug("the session cannot be stopped: %s", first_line(why))
 
 
 def check_session(lanes: int, settings: SparkSettings) -> None:
@@ -134,6 +140,8 @@ def defaults(master: str, ui: bool) -> dict[str, str]:
         "spark.sql.ui.retainedExecutions": "50",
         "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1)),
         "spark.python.daemon.module": "penstock.spark.daemon",
+        # A fork of that daemon is ready at once, and knows nothing of an earlier lane's modules.
+        "spark.python.worker.reuse": "false",
         # A module of the current directory must not be taken for one of Python's own.
         "spark.executorEnv.PYTHONSAFEPATH": "1",
         JAVA_OPTIONS: f"{QUIET} {LIGHT}",
