@@ -24,6 +24,7 @@ if __name__ == "__main__":
     spark = (
         SparkSession.builder.master("local[4]")  # two lanes, and room for your own jobs
         .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")  # lanes are jobs that go on and on
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.python.daemon.module", "penstock.spark.daemon")  # lanes start faster
         .config("spark.log.level", "ERROR")

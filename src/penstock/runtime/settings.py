@@ -292,7 +292,7 @@ def _texts(value: Any) -> Section:
         if not key.startswith("spark."):
             raise BadSetting(f"{key!r}: settings of Spark begin with spark., in quotes")
         if not isinstance(one, str | int | float):
-            raise BadSetting(f"{key!r} = {one!r}: write it as text")
+            raise BadSetting(f"{key}: write it as text")
     return {
         key: str(one).lower() if isinstance(one, bool) else str(one) for key, one in value.items()
     }

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from penstock.core.errors import BadTopology
+from penstock.core.errors import BadSetting, BadTopology
 from penstock.runtime.dispatcher import Dispatcher
 from penstock.runtime.engine import Engine, MadeLanes, Wanted
 from penstock.runtime.errand import errand_for
@@ -49,6 +49,8 @@ def _made(session: SparkSession, wanted: Wanted) -> MadeLanes:
         found: str | None = session.conf.get(key, None)
         return found
 
+    if not is_connect(session) and session.sparkContext._jsc is None:
+        raise BadSetting("this Spark session was stopped: make another")
     master = conf("spark.master") or "that server"
     is_here = _is_here(session, master)
     hub = check_reach(wanted.backend, master, is_here=is_here, conf=conf)

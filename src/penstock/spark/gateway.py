@@ -4,11 +4,9 @@ out where this process says things."""
 from __future__ import annotations
 
 import os
-import shlex
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -50,8 +48,9 @@ def launch_java(conf: SparkConf) -> None:
         lines = os.fdopen(said, "rb")
         launch: Callable[..., Any] = launch_gateway
         try:
-            with _told(conf):
-                gateway = launch(None, {"stderr": to_say, "start_new_session": True})
+            with _told(conf) as told:
+                how = {"stderr": to_say, "start_new_session": True, "pass_fds": (told,)}
+                gateway = launch(None, how)
         except PySparkRuntimeError as why:
             os.close(to_say)
             raise Refused(f"Java does not start: {_reason(lines) or why}") from why
@@ -104,16 +103,17 @@ def quieten(context: SparkContext) -> SparkContext:
 
 
 @contextmanager
-def _told(conf: SparkConf) -> Iterator[None]:
-    """Settings reach Java by a file of this user: on its command line everybody could read them."""
-    with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".conf") as file:
+def _told(conf: SparkConf) -> Iterator[int]:
+    """Settings reach Java by a file: on its command line everybody could read them. The file lies
+    in memory, and is gone with who has it open."""
+    with os.fdopen(os.memfd_create("penstock-spark"), "w", encoding="utf-8") as file:
         file.writelines(f"{key}={_escaped(value)}\n" for key, value in conf.getAll())
         file.flush()
         before = os.environ.get(SUBMIT)
-        ours = f"--load-spark-defaults --properties-file {shlex.quote(file.name)}"
+        ours = f"--load-spark-defaults --properties-file /proc/self/fd/{file.fileno()}"
         os.environ[SUBMIT] = f"{ours} {before or 'pyspark-shell'}"
         try:
-            yield
+            yield file.fileno()
         finally:
             del os.environ[SUBMIT]
             if before is not None:

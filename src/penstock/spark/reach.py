@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from penstock.core.errors import BadSetting
 from penstock.core.ports import Backend
-from penstock.spark.needs import local_slots
+from penstock.spark.needs import local_slots, place_of
 from penstock.spark.session import SparkSettings
 
 ON_THIS_MACHINE = "spark.penstock.executorsOnThisMachine"
@@ -38,7 +38,7 @@ def check_before(backend: Backend, settings: SparkSettings) -> None:
     conf = settings.conf.get
     if settings.remote is not None:
         is_here = is_this_host(_host(settings.remote))
-        check_reach(backend, settings.remote, is_here=is_here, conf=conf)
+        check_reach(backend, place_of(settings.remote), is_here=is_here, conf=conf)
     else:
         master = settings.master or settings.conf.get("spark.master", "local")
         is_here = local_slots(master) is not None

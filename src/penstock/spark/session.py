@@ -28,6 +28,7 @@ from penstock.spark.needs import (
     local_slots,
     place_of,
 )
+from penstock.spark.scratch import scratch_directory
 
 if TYPE_CHECKING:
     from pyspark import SparkConf
@@ -44,6 +45,7 @@ LIGHT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """While lanes work Java has nothing to do: it shall start quickly and stay small."""
 
 
+JAVA_USUAL = f"{QUIET} {LIGHT}"
 _PYTHON_TRACE = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\S.*)", re.M)
 """Of a worker: its last line says what went wrong."""
 
@@ -144,12 +146,16 @@ def defaults(master: str, ui: bool) -> dict[str, str]:
         "spark.python.worker.reuse": "false",
         # A module of the current directory must not be taken for one of Python's own.
         "spark.executorEnv.PYTHONSAFEPATH": "1",
-        JAVA_OPTIONS: f"{QUIET} {LIGHT}",
+        JAVA_OPTIONS: JAVA_USUAL,
         **(
             {
                 "spark.authenticate": "true",
                 "spark.driver.bindAddress": LOOPBACK,
                 "spark.driver.host": LOOPBACK,
+                # Who reaches a socket of the daemon has his code run: nobody else must.
+                "spark.python.unix.domain.socket.dir": str(scratch_directory()),
+                "spark.local.dir": str(scratch_directory()),
+                JAVA_OPTIONS: f"{JAVA_USUAL} -Djava.io.tmpdir={scratch_directory()}",
             }
             if is_local
             # Who loses a lane decides himself what comes next.
@@ -227,9 +233,10 @@ def _is_own(remote: str) -> bool:
 def _conf(master: str, settings: SparkSettings, app: str) -> SparkConf:
     from pyspark import SparkConf
 
-    told = {**defaults(master, settings.ui), **settings.conf, "spark.master": master}
+    usual = defaults(master, settings.ui)
+    told = {**usual, **settings.conf, "spark.master": master}
     if JAVA_OPTIONS in settings.conf:
-        told[JAVA_OPTIONS] = f"{QUIET} {LIGHT} {settings.conf[JAVA_OPTIONS]}"
+        told[JAVA_OPTIONS] = f"{usual[JAVA_OPTIONS]} {settings.conf[JAVA_OPTIONS]}"
     conf = SparkConf(loadDefaults=False)
     for key, value in {"spark.app.name": app, **told}.items():
         conf.set(key, value)

@@ -67,7 +67,8 @@ class Load:
 
     def stop(self) -> None:
         self._stop.set()
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
 
     def _run(self) -> None:
         seqs = dict.fromkeys(self._streams, 0)

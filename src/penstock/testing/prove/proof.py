@@ -144,8 +144,8 @@ class Proof:
                 if left := crew.left_behind():
                     notes.append(f"{len(left)} processes of killed replicas did not end")
             finally:
-                load.stop()
                 crew.kill_all()
+                load.stop()
             if load.failure is not None:
                 raise load.failure
             watch.look(time.monotonic())
