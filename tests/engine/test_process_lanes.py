@@ -161,6 +161,20 @@ def test_an_error_of_any_kind_is_a_failure_and_no_death(hub: Hub, start: Start) 
     assert Counter(bills(hub)) == all_but(hub, (0, 5), (1, 5))
 
 
+@pytest.mark.slow
+def test_one_that_hangs_and_one_behind_it_that_kills_are_both_given_up(
+    hub: Hub, start: Start
+) -> None:
+    rows: list[Any] = [None] * 30
+    rows[5], rows[8] = {"do": "hang"}, {"do": "kill"}
+    hub.stream("orders").append_many([(row, None) for row in rows], shard=0)
+    running = start(policy={"timeout": "500ms", "retries": 1, "then": "dead-letter"})
+    assert running.wait("40s", until_caught_up=True)
+    reasons = [str(dict(r.headers)) for r in hub.stream("serve.dead-letters").read(0)]
+    assert ["TimeoutError" in reasons[0], "killed its process" in reasons[1]] == [True, True]
+    assert Counter(bills(hub)) == all_but(hub, (0, 5), (0, 8))
+
+
 # Handlers that hang
 
 

@@ -24,8 +24,8 @@ class Lifeline:
     def __init__(self, file: int, parent: int) -> None:
         self._file = file
         self._parent = parent
-        self._parent_file: int | None = None
         self._released = os.eventfd(0)
+        self._files: tuple[int, ...] = (file, self._released)
         self._watching = threading.Thread(target=self._watch, name="penstock-lifeline", daemon=True)
         self._watched = select.poll()
 
@@ -33,8 +33,9 @@ class Lifeline:
         self._watched.register(self._file, select.POLLIN)
         self._watched.register(self._released, select.POLLIN)
         with suppress(OSError):
-            self._parent_file = os.pidfd_open(self._parent)
-            self._watched.register(self._parent_file, select.POLLIN)
+            watched = os.pidfd_open(self._parent)
+            self._files += (watched,)
+            self._watched.register(watched, select.POLLIN)
         self._have_kernel_kill()
         if os.getppid() != self._parent:
             end()  # it has ended before
@@ -50,9 +51,9 @@ class Lifeline:
 
     def forget(self) -> None:
         """In a fork of a handler: it is no lane."""
-        for file in (self._file, self._released, self._parent_file):
-            if file is not None:
-                os.close(file)
+        files, self._files = self._files, ()
+        for file in files:  # once: their numbers may be another's by then
+            os.close(file)
 
     def _have_kernel_kill(self) -> None:
         leads = os.getpgrp() == os.getpid()

@@ -175,6 +175,7 @@ class Post:
         while begin < count and not hand.is_cut and not tally.ends:
             if trial.gives_up([Record(batch, begin)], begin, mark):
                 begin += 1
+                hand.cut()  # stored at once: what is behind it may kill this process
             elif not tally.ends:
                 end = next((row + 1 for row in flags if row >= begin), count)
                 end = _before(trial.attempts.offset, batch, begin, end)

@@ -135,7 +135,10 @@ class RemoteLanes:
             if not self._board.has_asked(lane):
                 body.kill()  # it has nothing in hand
             elif not self._ends_by_itself(lane, body, until_s):
-                log.warning("lane %d does not end: it is killed", lane)
+                log.log(
+                    logging.WARNING if timeout_s else logging.DEBUG,
+                    "lane %d does not end: its %s is killed", lane, self._what,
+                )  # fmt: skip
                 self._board.hang_up(lane)
                 body.kill()
                 clean = False

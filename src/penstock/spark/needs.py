@@ -58,7 +58,8 @@ def check_java() -> None:
 def check_python(workers: str) -> None:
     """Whether Spark's workers on this machine would run this Python, with what is installed."""
     found = shutil.which(workers)
-    if found is None or os.path.dirname(found) != os.path.dirname(sys.executable):
+    place, own = (os.path.realpath(os.path.dirname(each or "")) for each in (found, sys.executable))
+    if found is None or place != own:
         raise BadSetting(
             f"Spark's workers would run {found or workers}, and this is {sys.executable}: set "
             f"PYSPARK_PYTHON={sys.executable} before the session is made"

@@ -102,8 +102,9 @@ _here: tuple[Lifeline, Wire] | None = None
 
 def _forget() -> None:
     """A fork of a handler is no lane: it says nothing, and ends by the usual signals."""
+    global _here
     if _here is not None:
-        lifeline, wire = _here
+        (lifeline, wire), _here = _here, None
         wire.forget()
         lifeline.forget()
         signal.signal(signal.SIGINT, signal.default_int_handler)
