@@ -83,7 +83,7 @@ def test_it_ends_when_everything_is_consumed_and_sums_up(shop: Shop) -> None:
     header, line = out.splitlines()
     assert header.split()[:2] == ["computation", "rec/s"]
     assert line.split()[0] == "bill"
-    assert line.split()[4:] == ["20", "0", "0", "0", "0"]
+    assert line.split()[3:] == ["20", "0", "0", "0", "0"]
     assert "running bill on ./penstock-data" in err
     assert [invoice["id"] for invoice in shop.invoices()] == list(range(20))
 
