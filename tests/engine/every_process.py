@@ -1,5 +1,5 @@
-"""The whole contract of engines, on lanes that are processes: some minutes. ``make engines`` runs
-it; `test_processes.py` runs a part of it with all other tests."""
+"""The whole contract of engines, on lanes that are processes: some minutes, by ``make engines``.
+Lanes on Spark, which share all but the process with these, have it in every run of the tests."""
 
 from __future__ import annotations
 

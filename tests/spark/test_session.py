@@ -27,6 +27,7 @@ from penstock.spark.java import Java, find_java
 from penstock.spark.needs import check_answers, check_slots, local_slots, place_of
 from penstock.spark.reach import ON_THIS_MACHINE
 from tests.cli.test_commands import Shell, shell
+from tests.conftest import SPARK_CONF
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -402,7 +403,7 @@ def test_what_a_person_says_wins_and_java_stays_quiet() -> None:
 @pytest.mark.slow
 def test_a_session_has_what_it_was_told(spark: SparkSession) -> None:
     master = spark.conf.get("spark.master") or ""
-    for key, value in session.defaults(master, False).items():
+    for key, value in {**session.defaults(master, False), **SPARK_CONF}.items():
         assert (spark.conf.get(key) or "").endswith(value), f"{key}: to Java, Spark says more"
 
 
