@@ -20,6 +20,7 @@ from rich.table import Table
 
 import penstock
 from penstock.cli import render
+from penstock.cli.pairs import pairs
 from penstock.cli.plan import show_plan
 from penstock.cli.signals import ended_by_sigterm
 from penstock.cli.spark import ENGINES, check_local, spark_options, spark_settings, started
@@ -118,7 +119,7 @@ def run(
         )
     given: dict[str, Any] = {
         "settings": settings,
-        "options": _options(options),
+        "options": pairs("--option", options),
         "lanes": lanes,
         "allocation": allocation,
         "processes": processes,
@@ -176,16 +177,6 @@ def _say_stopped(stopped: dict[str, list[str]]) -> None:
             f"to go on: penstock group resume {name}",
             err=True,
         )
-
-
-def _options(given: tuple[str, ...]) -> dict[str, str]:
-    found = {}
-    for one in given:
-        key, equals, value = one.partition("=")
-        if not (equals and key):
-            raise BadSetting(f"--option {one!r}: write it as key=value")
-        found[key] = value
-    return found
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import click
 from rich.console import Console
 
 from penstock.cli import render
+from penstock.cli.pairs import pairs
 from penstock.core.errors import BadSetting
 from penstock.spark.needs import place_of
 from penstock.spark.session import SparkSettings, spark_session
@@ -46,7 +47,7 @@ def spark_settings(
     ui: bool,
 ) -> SparkSettings:
     """What ``penstock.toml`` says under ``[spark]``, and the command line, which wins."""
-    given = {**told.get("conf", {}), **_pairs(conf)}
+    given = {**told.get("conf", {}), **pairs("--conf", conf, "spark.some.key=value")}
     if master is None and remote is None:
         master, remote = told.get("master"), told.get("remote")
     return SparkSettings(
@@ -99,13 +100,3 @@ def started(
         yield spark
     finally:
         session.__exit__(*sys.exc_info())
-
-
-def _pairs(given: tuple[str, ...]) -> dict[str, str]:
-    found = {}
-    for one in given:
-        key, equals, value = one.partition("=")
-        if not (equals and key):
-            raise BadSetting(f"--conf {one!r}: write it as spark.some.key=value")
-        found[key] = value
-    return found
