@@ -3,39 +3,15 @@ Lanes on Spark, which share all but the process with these, have it in every run
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from penstock.backends.lmdb.backend import LmdbBackend
-from penstock.runtime.running import Running, start
 from penstock.testing.contracts.engine.all import EngineContract
-from penstock.testing.contracts.engine.at_work import Arm, AtWork, Engine
-from penstock.testing.contracts.subject import Opening
+from tests.engine.outside import Outside
 
 
-class InProcesses(AtWork):
-    KILLS = True
-
+class TestEveryProcess(Outside, EngineContract):
     @pytest.fixture
-    def opening(self, tmp_path: Path) -> Opening:
-        return lambda: LmdbBackend(tmp_path / "hub")
-
-    @pytest.fixture
-    def engine(self, monkeypatch: pytest.MonkeyPatch) -> Engine:
-        def started(*given: Any, **settings: Any) -> Running:
-            running = start(*given, **{"processes": True, "lanes": 2, **settings})
-            # Only the first lanes die: where each does again, work goes on, but not in a minute.
-            monkeypatch.delenv("PENSTOCK_FAIL", raising=False)
-            return running
-
-        return started
-
-    @pytest.fixture
-    def arm_lanes(self, monkeypatch: pytest.MonkeyPatch) -> Arm:
-        return lambda what: monkeypatch.setenv("PENSTOCK_FAIL", what.replace("raise", "kill"))
-
-
-class TestEveryProcess(InProcesses, EngineContract):
-    """All of it."""
+    def where(self) -> dict[str, Any]:
+        return {"processes": True}

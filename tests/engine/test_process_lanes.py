@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,6 @@ import penstock
 from penstock.core.errors import BadSetting, Refused, Unsupported
 from penstock.runtime.hub import Hub
 from penstock.runtime.processes import ProcessLanes
-from penstock.runtime.running import Running
-from penstock.runtime.settings import RunSettings
 from penstock.testing.faults.children import Child, until
 from tests.engine import handlers_trouble
 from tests.engine.handlers_trouble import noted, topology
@@ -30,6 +28,7 @@ from tests.engine.trouble import (
     DEADLY,
     FAST,
     REFERENCE,
+    Start,
     all_but,
     bills,
     children,
@@ -40,6 +39,7 @@ from tests.engine.trouble import (
     members,
     pause_s,
     read,
+    starting,
     state,
     threads,
     times,
@@ -62,24 +62,10 @@ def effects(tmp_path: Path) -> Path:
     return tmp_path / "effects"
 
 
-Start = Callable[..., Running]
-
-
 @pytest.fixture
 def start(hub: Hub, effects: Path) -> Iterator[Start]:
-    started: list[Running] = []
-
-    def start(*, policy: dict[str, Any] | None = None, work_s: float = 0, **more: Any) -> Running:
-        settings = RunSettings(policies={"default": {"delay": "50ms", **(policy or {})}})
-        told = {"effects": str(effects), "work_s": work_s, **more.pop("options", {})}
-        usual = {"lanes": 2, "processes": True, "reference": REFERENCE, "settings": settings}
-        running = penstock.start(topology, hub, options=told, **{**FAST, **usual, **more})
-        started.append(running)
-        return running
-
-    yield start
-    for running in started:
-        running.stop("2s")
+    with starting(hub, effects, processes=True) as start:
+        yield start
 
 
 def _lanes(parent: int | None = None) -> list[int]:

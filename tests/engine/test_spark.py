@@ -2,39 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.backends.lmdb.backend import LmdbBackend
-from penstock.runtime.running import Running, start
 from penstock.testing.contracts.engine.all import EngineContract
-from penstock.testing.contracts.engine.at_work import Arm, Engine
-from penstock.testing.contracts.subject import Opening
+from tests.engine.outside import Outside
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
 @pytest.mark.slow
-class TestSpark(EngineContract):
-    KILLS = True
-
+class TestSpark(Outside, EngineContract):
     @pytest.fixture
-    def opening(self, tmp_path: Path) -> Opening:
-        return lambda: LmdbBackend(tmp_path / "hub")
-
-    @pytest.fixture
-    def engine(self, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Engine:
-        def started(*given: Any, **settings: Any) -> Running:
-            running = start(*given, **{"spark": spark, "lanes": 2, **settings})
-            # Only the first lanes die: where each does again, work goes on, but not in a minute.
-            monkeypatch.delenv("PENSTOCK_FAIL", raising=False)
-            return running
-
-        return started
-
-    @pytest.fixture
-    def arm_lanes(self, monkeypatch: pytest.MonkeyPatch) -> Arm:
-        return lambda what: monkeypatch.setenv("PENSTOCK_FAIL", what.replace("raise", "kill"))
+    def where(self, spark: SparkSession) -> dict[str, Any]:
+        return {"spark": spark}

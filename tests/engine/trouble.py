@@ -8,14 +8,19 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import penstock
 from penstock.runtime.groups import Groups
 from penstock.runtime.hub import Hub
+from penstock.runtime.running import Running
+from penstock.runtime.settings import RunSettings
 from tests.engine import handlers_trouble
-from tests.engine.handlers_trouble import noted
+from tests.engine.handlers_trouble import noted, topology
 
 REFERENCE = f"{handlers_trouble.__file__}:topology"
 FAST: dict[str, Any] = {"session": "3s", "heartbeat": "200ms"}
@@ -129,6 +134,28 @@ def read(path: str) -> bytes:
         return Path(path).read_bytes()
     except OSError:
         return b""
+
+
+Start = Callable[..., Running]
+"""Starts the topology of `handlers_trouble` with a short session."""
+
+
+@contextmanager
+def starting(hub: Hub, effects: Path, **where: Any) -> Iterator[Start]:
+    """What it has started is stopped at the end."""
+    started: list[Running] = []
+
+    def start(*, policy: dict[str, Any] | None = None, work_s: float = 0, **more: Any) -> Running:
+        settings = RunSettings(policies={"default": {"delay": "50ms", **(policy or {})}})
+        told = {"effects": str(effects), "work_s": work_s, **more.pop("options", {})}
+        usual = {"lanes": 2, **where, "reference": REFERENCE, "settings": settings}
+        running = penstock.start(topology, hub, options=told, **{**FAST, **usual, **more})
+        started.append(running)
+        return running
+
+    yield start
+    for running in started:
+        running.stop("2s")
 
 
 def command(*arguments: str, **more: Any) -> subprocess.Popen[str]:

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +20,6 @@ from penstock import failpoints
 from penstock.core.errors import BadTopology
 from penstock.runtime import errand
 from penstock.runtime.hub import Hub
-from penstock.runtime.running import Running
-from penstock.runtime.settings import RunSettings
 from penstock.testing.faults.children import until
 from tests.engine import handlers_trouble
 from tests.engine.handlers_trouble import noted, topology
@@ -29,6 +27,7 @@ from tests.engine.trouble import (
     DEADLY,
     FAST,
     REFERENCE,
+    Start,
     all_but,
     bills,
     children,
@@ -39,6 +38,7 @@ from tests.engine.trouble import (
     lanes_on_spark,
     pause_s,
     read,
+    starting,
     threads,
     times,
 )
@@ -68,24 +68,10 @@ def effects(tmp_path: Path) -> Path:
     return tmp_path / "effects"
 
 
-Start = Callable[..., Running]
-
-
 @pytest.fixture
 def start(hub: Hub, effects: Path, spark: SparkSession) -> Iterator[Start]:
-    started: list[Running] = []
-
-    def start(*, policy: dict[str, Any] | None = None, work_s: float = 0, **more: Any) -> Running:
-        settings = RunSettings(policies={"default": {"delay": "50ms", **(policy or {})}})
-        told = {"effects": str(effects), "work_s": work_s, **more.pop("options", {})}
-        usual = {"lanes": 2, "spark": spark, "reference": REFERENCE, "settings": settings}
-        running = penstock.start(topology, hub, options=told, **{**FAST, **usual, **more})
-        started.append(running)
-        return running
-
-    yield start
-    for running in started:
-        running.stop("2s")
+    with starting(hub, effects, spark=spark) as start:
+        yield start
 
 
 def _own_lanes() -> set[int]:

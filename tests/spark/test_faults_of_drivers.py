@@ -28,6 +28,7 @@ from tests.engine.trouble import (
     REFERENCE,
     all_but,
     bills,
+    children,
     command,
     descendants,
     fill,
@@ -273,6 +274,25 @@ def test_told_to_end_it_drains_and_leaves_nothing_behind(hub: Hub, effects: Path
     assert not members(hub)
     assert [each for each in seen if b"spark.driver.host" in each or b"PYSPARK" in each]
     assert not [each for each in seen if PASSWORD.encode() in each]
+
+
+def test_told_to_end_while_java_stands_still_it_ends_all_the_same(hub: Hub, effects: Path) -> None:
+    fill(hub, 2_000)
+    with running_apart(effects) as run:
+        until_begun(run, lambda: len(noted(effects)) > 50)
+        (java,) = _java_of(run)
+        os.kill(java, signal.SIGSTOP)
+        run.send_signal(signal.SIGTERM)
+        _, complaints = run.communicate(timeout=40)
+        assert run.returncode == 0, complaints
+        assert "Java does not answer for 10 s: it is killed" in complaints
+        until(lambda: is_gone(java), "Java is gone", 10)
+    done = Counter((shard, offset) for _, shard, offset, _ in noted(effects))
+    assert Counter(bills(hub)) == done, "what was begun was ended and committed, once"
+
+
+def _java_of(run: subprocess.Popen[str]) -> list[int]:
+    return [pid for pid in children(run.pid) if b"spark" in read(f"/proc/{pid}/cmdline")]
 
 
 @contextmanager

@@ -1,0 +1,39 @@
+"""What contracts share of engines whose lanes live outside this process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.backends.lmdb.backend import LmdbBackend
+from penstock.runtime.running import Running, start
+from penstock.testing.contracts.engine.at_work import Arm, AtWork, Engine
+from penstock.testing.contracts.subject import Opening
+
+
+class Outside(AtWork):
+    KILLS = True
+
+    @pytest.fixture
+    def where(self) -> dict[str, Any]:
+        raise NotImplementedError("give a fixture `where`: what penstock.start is told")
+
+    @pytest.fixture
+    def opening(self, tmp_path: Path) -> Opening:
+        return lambda: LmdbBackend(tmp_path / "hub")
+
+    @pytest.fixture
+    def engine(self, where: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Engine:
+        def started(*given: Any, **settings: Any) -> Running:
+            running = start(*given, **{"lanes": 2, **where, **settings})
+            # Only the first lanes die: where each does again, work goes on, but not in a minute.
+            monkeypatch.delenv("PENSTOCK_FAIL", raising=False)
+            return running
+
+        return started
+
+    @pytest.fixture
+    def arm_lanes(self, monkeypatch: pytest.MonkeyPatch) -> Arm:
+        return lambda what: monkeypatch.setenv("PENSTOCK_FAIL", what.replace("raise", "kill"))
