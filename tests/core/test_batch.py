@@ -141,7 +141,7 @@ def test_records_of_key_and_data_are_the_same_by_the_short_way(
 
 
 def test_by_the_short_way_too_a_record_has_its_limit() -> None:
-    with pytest.raises(BadRecord, match=r"a record of 4\.0 MiB"):
+    with pytest.raises(BadRecord, match=r"a record of 4,190,209 bytes"):
         keyed_batch([b"k", b"k"], [b"", b"x" * RECORD_BYTES_MAX], 0)
     largest = keyed_batch([b"k"], [b"x" * (RECORD_BYTES_MAX - 1)], 0)
     assert len(largest) == 1
@@ -177,8 +177,8 @@ def test_a_row_within_its_limits_is_itself(row: Row) -> None:
         *(
             (
                 large,
-                "a record of 4.0 MiB: the most is 4.0 MiB; store the payload elsewhere and append "
-                "a reference to it",
+                "a record of 4,190,209 bytes: the most is 4,190,208; store the payload elsewhere "
+                "and append a reference to it",
             )
             for large in (
                 {"data": b"x" * (RECORD_BYTES_MAX + 1)},

@@ -14,6 +14,7 @@ from penstock.core.quantities import (
     go_duration_ns,
     instant_ms,
     seconds,
+    shown_apart,
     shown_duration,
     shown_size,
     size_bytes,
@@ -274,3 +275,8 @@ def test_no_text_does_more_than_be_refused(text: str) -> None:
         except BadQuantity:
             continue
         assert isinstance(value, int | float)
+
+
+def test_sizes_that_would_look_the_same_are_shown_to_the_byte() -> None:
+    assert shown_apart(5 * 2**20, 4 * 2**20) == ("5.0 MiB", "4.0 MiB")
+    assert shown_apart(4 * 2**20, 4 * 2**20 - 4096) == ("4,194,304 bytes", "4,190,208")

@@ -1,4 +1,5 @@
-"""What the contract of backends does not reach: stories, and shards that are closed."""
+"""What the contract of backends does not reach: stories, shards that are closed, and what comes in
+between."""
 
 from __future__ import annotations
 
@@ -13,9 +14,9 @@ from penstock.backends.memory import MemoryBackend
 from penstock.core import keys
 from penstock.core.batch import Batch, Row
 from penstock.core.checkpoint import Checkpoint
-from penstock.core.errors import ShardClosed
+from penstock.core.errors import Fenced, ShardClosed
 from penstock.core.model import Slice, StreamInfo
-from penstock.core.ports import Append, Commit, Grant, StreamSpec
+from penstock.core.ports import Append, Commit, Grant, StreamSpec, Versioned
 from penstock.core.transaction import STORIES_KEPT, state_entry
 
 
@@ -110,3 +111,24 @@ def test_with_a_closed_output_shard_a_commit_changes_nothing() -> None:
         backend.commit(commit)
     assert list(backend.scan(b"")) == before
     assert backend.bounds(stream, 0).end == 0
+
+
+def test_a_copy_overtaken_while_it_passes_a_gap_is_fenced() -> None:
+    class Overtaken(MemoryBackend):
+        armed = False
+
+        def get(self, key: bytes) -> Versioned | None:
+            found = super().get(key)
+            if self.armed:
+                self.armed = False
+                newer.append(Batch(rows=[Row(None, b"v", 0)]), 3)
+            return found
+
+    backend = Overtaken()
+    stream = _made(backend, "orders")
+    older, newer = (backend.copying(stream, 0, "source") for _ in range(2))
+    backend.armed = True
+    with pytest.raises(Fenced):
+        older.append(Batch(rows=[]), 2)
+    assert backend.copying(stream, 0, "source").at == 3
+    assert backend.bounds(stream, 0).end == 1

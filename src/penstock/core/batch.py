@@ -1,4 +1,5 @@
-"""A batch of records: one set of columns with two faces, Arrow for many and plain rows for a few.
+"""A batch of records: one set of columns with several faces, Arrow for many, plain rows for a few,
+and lists where a backend's client gives Python objects.
 
 Each face is made from the other when it is asked for, so that a single append never builds Arrow
 arrays and a large read never builds Python objects that nobody looks at.
@@ -7,16 +8,18 @@ arrays and a large read never builds Python objects that nobody looks at.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate, chain, repeat
-from typing import Any, NamedTuple
+from itertools import accumulate, repeat
+from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.core.errors import BadRecord, BadValue
 from penstock.core.lazy import lazy
 from penstock.core.model import Header, Record, Values
-from penstock.core.quantities import TIMESTAMP_MS_MAX, shown_size
+from penstock.core.quantities import TIMESTAMP_MS_MAX, shown_apart
 from penstock.core.schema import (
     FLAGS,
     HEADERS,
@@ -64,10 +67,10 @@ class Row(NamedTuple):
         if not _whole(self.flags, FLAGS_MAX):
             raise BadRecord(f"flags {self.flags!r}: nine bits, 0 to {FLAGS_MAX:#x}")
         if self.nbytes > RECORD_BYTES_MAX:
+            size, most = shown_apart(self.nbytes, RECORD_BYTES_MAX)
             raise BadRecord(
-                f"a record of {shown_size(self.nbytes)}: the most is "
-                f"{shown_size(RECORD_BYTES_MAX)}; "
-                "store the payload elsewhere and append a reference to it"
+                f"a record of {size}: the most is {most}; store the payload elsewhere and append "
+                "a reference to it"
             )
         return self
 
@@ -93,6 +96,15 @@ def _undecoded(data: bytes) -> Any:
     return data
 
 
+class Listed(Protocol):
+    """Records as one list for each column of `SCHEMA`; the timestamps in milliseconds."""
+
+    def __len__(self) -> int: ...
+
+    def column(self, index: int, /) -> list[Any] | None:
+        """The values, None where all records have the default."""
+
+
 class Batch:
     """Records of one shard, in order. Read back, it knows its place; on the way in it has none."""
 
@@ -101,6 +113,7 @@ class Batch:
         *,
         rows: Sequence[Row] | None = None,
         arrow: pa.RecordBatch | None = None,
+        listed: Listed | None = None,
         within: tuple[Batch, int, int] | None = None,
         stream: str = "",
         shard: int = -1,
@@ -109,9 +122,10 @@ class Batch:
         decode_many: DecodeMany | None = None,
         nbytes: int | None = None,
     ) -> None:
-        assert (rows, arrow, within).count(None) == 2, "a batch is made of one face"
+        assert (rows, arrow, listed, within).count(None) == 3, "a batch is made of one face"
         self._rows = rows
         self._whole_arrow = arrow
+        self._lists_of = listed
         self._within = within
         """Positions in a larger batch made of Arrow, with which it shares what was looked at."""
         self.is_rows = rows is not None
@@ -120,7 +134,8 @@ class Batch:
         if within is not None:
             self._len = within[2] - within[1]
         else:
-            self._len = len(arrow if rows is None else rows)  # type: ignore[arg-type]
+            face: Any = next(face for face in (rows, arrow, listed) if face is not None)
+            self._len = len(face)
         self._lists: dict[int, list[Any]] = {}
         self.stream = stream
         self.shard = shard
@@ -140,6 +155,7 @@ class Batch:
         return Batch(
             rows=self._rows,
             arrow=self._whole_arrow,
+            listed=self._lists_of,
             within=self._within,
             stream=self.stream,
             shard=self.shard,
@@ -163,22 +179,24 @@ class Batch:
             decode_many=self._decode_many,
         )
 
-    def shared_out(self, chosen: Sequence[Sequence[int]]) -> list[Batch]:
-        """A batch of the records at each of these lists of positions.
+    def shared_out(self, targets: Sequence[int]) -> dict[int, Batch]:
+        """A batch of the records of each target, in their order, where each record has one.
 
         Together they count as many bytes as the whole, so that what fits one commit fits it still.
         """
-        order = list(chain.from_iterable(chosen))
-        # Put into order once, then cut: a piece costs nothing.
-        ordered = self.columns.take(pa.array(order, pa.int32()))
-        pieces, start = [], 0
-        for rows in chosen:
-            share = self.nbytes * len(rows) // self._len
-            piece = Batch(arrow=ordered.slice(start, len(rows)), nbytes=share)
+        # Put into order once, then cut: a piece costs nothing. The sort keeps the order of equals.
+        ordered = self.columns.take(pc.array_sort_indices(pa.array(targets, pa.int32())))
+        counts = Counter(targets)
+        pieces, start = {}, 0
+        for target in sorted(counts):
+            count = counts[target]
+            piece = Batch(
+                arrow=ordered.slice(start, count), nbytes=self.nbytes * count // self._len
+            )
             if self.times_us[0] == self.times_us[1]:
                 piece.times_us = self.times_us
-            pieces.append(piece)
-            start += len(rows)
+            pieces[target] = piece
+            start += count
         return pieces
 
     def counted_as(self, nbytes: int) -> Batch:
@@ -272,6 +290,14 @@ class Batch:
         """In milliseconds."""
         if self.is_rows:
             return [row[2] for row in self.rows]
+        if self._within is not None:
+            batch, start, end = self._within
+            return batch.timestamps[start:end]
+        if self._lists_of is not None:
+            return self._listed(TIMESTAMP)
+        earliest, latest = self.times_us
+        if earliest == latest:
+            return [earliest // 1000] * self._len
         return [us // 1000 for us in self._arrow.column(2).view(pa.int64()).to_pylist()]
 
     @lazy
@@ -294,6 +320,12 @@ class Batch:
         return bool(self._arrow.column(TRACE).null_count == self._len)
 
     @property
+    def has_no_headers(self) -> bool:
+        if self.is_rows:
+            return not any(row[5] for row in self.rows)
+        return not len(self._arrow.column(HEADERS).flatten())
+
+    @property
     def has_no_sequences(self) -> bool:
         return not any(self.sequences) if self.is_rows else all_zero(self._arrow.column(SEQUENCE))
 
@@ -301,7 +333,12 @@ class Batch:
     def headers(self) -> Sequence[Sequence[Header]]:
         if self.is_rows:
             return [row[5] for row in self.rows]
-        return [tuple((h["name"], h["value"]) for h in pairs) for pairs in self._listed(5)]
+        if self._within is not None:
+            batch, start, end = self._within
+            return batch.headers[start:end]
+        if self._lists_of is not None:
+            return self._listed(HEADERS)
+        return [tuple((h["name"], h["value"]) for h in pairs) for pairs in self._listed(HEADERS)]
 
     @lazy
     def traces(self) -> Sequence[bytes | None]:
@@ -310,7 +347,7 @@ class Batch:
     @lazy
     def _arrow(self) -> Any:
         if self._within is None:
-            return self._whole_arrow
+            return self._whole_arrow if self._lists_of is None else arrow_of_lists(self._lists_of)
         batch, start, end = self._within
         return batch._arrow.slice(start, end - start)
 
@@ -320,9 +357,22 @@ class Batch:
             return batch._listed(column)[start:end]
         listed = self._lists.get(column)
         if listed is None:
-            listed = self._lists[column] = self._arrow.column(column).to_pylist()
+            listed = self._column_list(column)
+            self._lists[column] = listed
         return listed
 
+    def _column_list(self, column: int) -> list[Any]:
+        if self._lists_of is None:
+            listed: list[Any] = self._arrow.column(column).to_pylist()
+            return listed
+        found = self._lists_of.column(column)
+        return [_DEFAULTS[column]] * self._len if found is None else found
+
+
+_TIMES_MS = pa.timestamp("ms", "UTC")
+
+_DEFAULTS = (None, None, 0, 0, 0, (), None)
+"""What a record holds in each column where nothing was said."""
 
 _UNREAD = object()
 
@@ -384,19 +434,25 @@ def _plain_batch(
 def arrow_of(rows: Sequence[Row]) -> pa.RecordBatch:
     if not rows:
         return pa.RecordBatch.from_pylist([], SCHEMA)
-    keys, data, times, sequences, flags, headers, traces = zip(*rows, strict=True)
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.array(keys, pa.binary()),
-            pa.array(data, pa.binary()),
-            pa.array([ms * 1000 for ms in times], pa.int64()).view(SCHEMA.field(2).type),
-            pa.array(sequences, pa.int32()),
-            pa.array(flags, pa.int16()),
-            _headers_array(headers),
-            pa.array(traces, pa.binary()),
-        ],
-        schema=SCHEMA,
-    )
+    arrays = [_array(i, column) for i, column in enumerate(zip(*rows, strict=True))]
+    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+
+
+def arrow_of_lists(lists: Listed) -> pa.RecordBatch:
+    count = len(lists)
+    arrays = []
+    for i in range(len(SCHEMA)):
+        values = lists.column(i)
+        arrays.append(default_column(i, count) if values is None else _array(i, values))
+    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+
+
+def _array(column: int, values: Sequence[Any]) -> pa.Array:
+    if column == TIMESTAMP:
+        return pa.array(values, pa.int64()).view(_TIMES_MS).cast(SCHEMA.field(column).type)
+    if column == HEADERS:
+        return _headers_array(values)
+    return pa.array(values, SCHEMA.field(column).type)
 
 
 def _headers_array(headers: Sequence[Sequence[Header]]) -> pa.Array:

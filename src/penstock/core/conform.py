@@ -3,15 +3,20 @@ widened or refused."""
 
 from __future__ import annotations
 
-from functools import reduce
-
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.core.batch import FLAGS_MAX, RECORD_BYTES_MAX, SEQUENCE_MAX, Batch
 from penstock.core.errors import BadRecord
-from penstock.core.quantities import TIMESTAMP_MS_MAX, shown_size
-from penstock.core.schema import HEADERS_TYPE, SCHEMA, all_zero, default_column, extremes
+from penstock.core.quantities import TIMESTAMP_MS_MAX, shown_apart
+from penstock.core.schema import (
+    HEADERS_TYPE,
+    SCHEMA,
+    all_zero,
+    byte_lengths,
+    default_column,
+    extremes,
+)
 
 _IGNORED = {"offset"}
 """A batch that was read may be appended elsewhere as it is."""
@@ -132,15 +137,11 @@ _MOST = {"sequence": SEQUENCE_MAX, "flags": FLAGS_MAX}
 
 
 def _check_record_bytes(batch: pa.RecordBatch) -> None:
-    lengths = [
-        pc.fill_null(pc.binary_length(batch.column(name)), 0) for name in ("key", "data", "trace")
-    ]
-    lengths.append(_header_bytes(batch.column("headers")))
-    longest = pc.max(reduce(pc.add, lengths)).as_py()
+    own = byte_lengths(*(batch.column(name) for name in ("key", "data", "trace")))
+    longest = pc.max(pc.add(own, _header_bytes(batch.column("headers")))).as_py()
     if longest > RECORD_BYTES_MAX:
-        raise BadRecord(
-            f"a record of {shown_size(longest)}: the most is {shown_size(RECORD_BYTES_MAX)}"
-        )
+        size, most = shown_apart(longest, RECORD_BYTES_MAX)
+        raise BadRecord(f"a record of {size}: the most is {most}")
 
 
 def _header_bytes(headers: pa.Array) -> pa.Array:

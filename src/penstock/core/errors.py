@@ -19,6 +19,7 @@ PenstockError
 ├── StreamExists              the name is taken by a stream that differs
 ├── ShardClosed               a closed shard takes no more records
 ├── OffsetOutOfRange          before the first kept record, or beyond the end
+├── RecordTooLarge            a stored record is larger than the reader allows
 ├── SequenceForgotten         a producer_seq too old to tell a retry from a new append
 ├── Unsupported               this backend cannot do that; it says so in its capabilities
 ├── Fenced                    the grant behind a commit is no longer valid
@@ -32,6 +33,7 @@ PenstockError
 │   ├── Contended             others kept changing a group first
 │   ├── DiskFull              no room to write; nothing of the call was written
 │   ├── NotDurable            the disk refused to make the write durable
+│   ├── Unreachable           no broker answers
 │   └── UnknownOutcome        no answer in time; written or not, a retry by producer_seq is safe
 ├── Damaged                   stored bytes are not what was written
 │   ├── BadBatch              one batch; others stay readable
@@ -39,6 +41,7 @@ PenstockError
 │   └── TruncatedStore        the data file is shorter than its own index says
 ├── Refused                   the hub will not be opened or used like this
 │   ├── NoHub                 there is no hub at that place
+│   ├── AccessRefused         credentials or a certificate were refused, or a right is missing
 │   ├── ForeignStore          the files there are not a hub's
 │   ├── NewerFormat           written by a newer Penstock
 │   ├── NetworkFilesystem     memory-mapped files are not safe there
@@ -136,10 +139,12 @@ class BadHub(Invalid):
 
 
 class UnknownStream(PenstockError, LookupError):
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, anew: bool = False) -> None:
         super().__init__(
-            f"no stream {name!r} in this hub: create it with create_stream, or on the command line "
-            f"with penstock stream create {name}"
+            f"stream {name!r} was deleted and created anew: open it again with hub.stream({name!r})"
+            if anew
+            else f"no stream {name!r} in this hub: create it with create_stream, or on the command "
+            f"line with penstock stream create {name}"
         )
         self.name = name
 
@@ -177,6 +182,29 @@ class OffsetOutOfRange(PenstockError, LookupError):
         self.offset = offset
         self.start = start
         self.end = end
+
+
+class RecordTooLarge(PenstockError):
+    """Carries the offset, so that the caller can read on behind it."""
+
+    def __init__(
+        self,
+        stream: str,
+        shard: int,
+        offset: int,
+        nbytes: int,
+        limit: int,
+        setting: str = "fetch_max",
+    ) -> None:
+        super().__init__(
+            f"{stream}:{shard}+{offset} holds {nbytes} bytes, more than {setting} {limit}: "
+            f"raise {setting}, or read on from offset {offset + 1}"
+        )
+        self.stream = stream
+        self.shard = shard
+        self.offset = offset
+        self.nbytes = nbytes
+        self.limit = limit
 
 
 class SequenceForgotten(PenstockError):
@@ -221,12 +249,13 @@ class Replaced(Fenced):
 
 
 class UnknownGroup(PenstockError, LookupError):
-    def __init__(self, name: str, *, deleted: bool = False) -> None:
+    def __init__(
+        self, name: str, *, deleted: bool = False, look: str = "penstock group list"
+    ) -> None:
         super().__init__(
             f"group {name!r} was deleted while this consumer was in it"
             if deleted
-            else f"no group {name!r} in this hub: the first consumer makes one; "
-            "see penstock group list"
+            else f"no group {name!r} in this hub: the first consumer makes one; see {look}"
         )
         self.name = name
 
@@ -281,6 +310,10 @@ class NotDurable(Retryable):
     pass
 
 
+class Unreachable(Retryable):
+    pass
+
+
 class UnknownOutcome(Retryable):
     """``withdrawn`` tells that the write was taken back before any transaction saw it."""
 
@@ -318,6 +351,10 @@ class Refused(PenstockError):
 
 
 class NoHub(Refused):
+    pass
+
+
+class AccessRefused(Refused):
     pass
 
 

@@ -16,7 +16,9 @@ from penstock.core.errors import BadSetting, PenstockError, Unsupported
 from penstock.core.model import Bounds, Record, Slice, StreamInfo
 
 Capability = Literal[
+    "atomic_append",  # all records of one append become visible together, or none does
     "commit",  # outputs, state and checkpoint in one step
+    "copying",  # records of another log come with the position there, in one step
     "dense_offsets",  # the record after offset n has offset n + 1
     "durable",  # an acknowledged record survives the process and the power
     "merge",  # two neighbouring shards become one
@@ -28,8 +30,8 @@ Capability = Literal[
     "trim",  # records before an offset can be dropped
 ]
 CAPABILITIES: tuple[Capability, ...] = (
-    "commit", "dense_offsets", "durable", "merge", "processes",
-    "producer_seq", "remote", "split", "store", "trim",
+    "atomic_append", "commit", "copying", "dense_offsets", "durable", "merge",
+    "processes", "producer_seq", "remote", "split", "store", "trim",
 )  # fmt: skip
 
 
@@ -44,7 +46,11 @@ class Capabilities:
         """Nothing, or `Unsupported` with the reason for the first that is missing."""
         for capability in wanted:
             if capability in self.missing:
-                raise Unsupported(self.backend, f"offer {capability!r}", self.missing[capability])
+                raise self.refusal(capability)
+
+    def refusal(self, capability: Capability) -> Unsupported:
+        """What whoever wants a missing one is told."""
+        return Unsupported(self.backend, f"offer {capability!r}", self.missing[capability])
 
 
 class StreamSpec(NamedTuple):
@@ -65,6 +71,8 @@ class Append(NamedTuple):
     stream: StreamInfo
     shard: int
     batch: Batch
+    each: bool = False
+    """Whether the offset of each record is asked for, not only where they begin and end."""
 
 
 class Producer(NamedTuple):
@@ -72,13 +80,33 @@ class Producer(NamedTuple):
 
     name: str
     seq: int
+    after: int | None = None
+    """Unless None, the number its last append must have had, `NOTHING_BEFORE` for none: else it is
+    `Fenced`, and so is a repetition."""
+
+
+NOTHING_BEFORE = -1
+"""The number before a producer's first."""
 
 
 class Place(NamedTuple):
-    """Where an appended batch begins."""
+    """Where an appended batch went: one record behind the other from ``base`` on, unless an end
+    is given."""
 
     shard: int
     base: int
+    end: int | None = None
+    """One behind the last record, where records of others lie between."""
+    offsets: Sequence[int] | None = None
+    """Then those of all records, if they were asked for."""
+
+    def behind(self, count: int) -> int:
+        """One behind the last of so many records."""
+        return self.base + count if self.end is None else self.end
+
+    def of(self, row: int) -> int:
+        """The offset of a record whose offsets were asked for."""
+        return self.base + row if self.offsets is None else self.offsets[row]
 
 
 class Reading(NamedTuple):
@@ -155,8 +183,8 @@ class Records(Protocol):
     """Records of streams."""
 
     def append(self, parts: Sequence[Append], producer: Producer | None = None) -> list[Place]:
-        """All parts become visible together and durable, each in order and without gaps, before
-        this returns.
+        """All parts become durable, each in order, before this returns; they become visible
+        together unless ``atomic_append`` is missing.
 
         Together they may hold `COMMIT_BYTES_MAX`. A producer's number that was seen before appends
         nothing and returns the places of the first time."""
@@ -178,6 +206,9 @@ class Records(Protocol):
         one."""
 
     def bounds(self, stream: StreamInfo, shard: int) -> Bounds: ...
+
+    def bounds_of(self, shards: Sequence[tuple[StreamInfo, int]]) -> list[Bounds]:
+        """The bounds of several shards, at little more than the cost of one."""
 
     def ends(self, shards: Sequence[tuple[StreamInfo, int]]) -> list[int]:
         """The ends of several shards, at little more than the cost of one."""
@@ -245,17 +276,60 @@ class Liveness(Protocol):
         """Take the signs away: one's own, or those of a member that is gone."""
 
 
+class KeptGroups(Protocol):
+    """Groups that are in the books of the backend itself, whoever made them."""
+
+    def checkpoints(self, name: str | None = None) -> dict[str, dict[tuple[StreamInfo, int], int]]:
+        """For each group, or the one that is named, the next offset to read in each shard it has
+        committed in: the end where nothing but a gap is left. `UnknownGroup` if there is none of
+        that name."""
+
+
+class Copying(Protocol):
+    """Records of another log on their way into one shard: the position in the source is kept with
+    them, in one step. Used by one thread."""
+
+    at: int | None
+    """Where in the source it has come to; None if nothing was copied yet."""
+
+    def append(self, batch: Batch, next: int) -> None:
+        """The records, and the position behind them: behind gaps too, so there may be no record.
+
+        Together they may hold `COMMIT_BYTES_MAX`; `BadRecord` names one that is too large. `Fenced`
+        if another copied from the same source meanwhile: nothing was written. After any other
+        error it may have been: a new one tells by its ``at``."""
+
+    def close(self) -> None:
+        """What was appended can be read by everybody when this returns."""
+
+
 class Backend(Streams, Records, Store, Committer, Protocol):
     """What a hub stands on."""
 
     capabilities: Capabilities
 
     @property
+    def identity(self) -> str:
+        """What no other log is called, and this one for as long as its records are there: with the
+        id of a stream it names a source for ever."""
+
+    def copying(self, stream: StreamInfo, shard: int, origin: str) -> Copying:
+        """Go on with copying into this shard what comes from ``origin``, a stable name of the
+        source. Whoever did before is fenced, at the latest by the first append."""
+
+    @property
     def liveness(self) -> Liveness:
         """Signs of life of the members of its groups."""
 
+    @property
+    def kept_groups(self) -> KeptGroups | None:
+        """None where groups live in the store."""
+
     def describe(self) -> dict[str, Any]:
         """Facts for people: where it is, how large, who uses it."""
+
+    def describe_streams(self, streams: Sequence[StreamInfo]) -> list[dict[str, Any]]:
+        """For each stream facts that people should know of; none where all is as usual."""
 
     def close(self) -> None: ...
 

@@ -130,6 +130,12 @@ def shown_size(value: int) -> str:
     return f"{scaled:.0f} {unit}" if unit == "B" else f"{scaled:.1f} {unit}"
 
 
+def shown_apart(value: int, limit: int) -> tuple[str, str]:
+    """Two sizes, for people; to the byte where they would look the same."""
+    shown = shown_size(value), shown_size(limit)
+    return shown if shown[0] != shown[1] else (f"{value:,} bytes", f"{limit:,}")
+
+
 def _duration_ns(text: str, units_ns: dict[str, int]) -> int:
     quoted = _quoted(text[:_CHARS_MAX])
     invalid = BadQuantity(f"time: invalid duration {quoted}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache, lru_cache
+from functools import cache, lru_cache, reduce
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -84,6 +84,12 @@ def extremes(column: pa.Array) -> tuple[int, int]:
     """The lowest and the highest of some integers."""
     found = pc.min_max(column).as_py()
     return found["min"], found["max"]
+
+
+def byte_lengths(*columns: pa.Array) -> pa.Array:
+    """How many bytes each record has in some columns of bytes together."""
+    lengths = [pc.fill_null(pc.binary_length(column), 0) for column in columns]
+    return reduce(pc.add, lengths)
 
 
 def raw_bytes(column: pa.Array) -> bytes:

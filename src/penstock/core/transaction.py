@@ -8,14 +8,14 @@ others share.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from penstock.core import keys
 from penstock.core.checkpoint import Checkpoint
 from penstock.core.errors import BadSetting, Fenced, SequenceForgotten
 from penstock.core.model import Slice, StreamInfo
-from penstock.core.ports import ABSENT, Grant, Place, Producer, Versioned
+from penstock.core.ports import ABSENT, NOTHING_BEFORE, Grant, Place, Producer, Versioned
 from penstock.core.reading import check_commit_bytes
 
 PRODUCER_SEQS_REMEMBERED = 64
@@ -59,7 +59,8 @@ def append(tx: Transaction, parts: Sequence[Part], producer: Producer | None) ->
     _add(tx, parts, places)
     if producer is not None:
         assert seen is not None
-        tx.put(*_remember(parts[0].stream, producer, seen.kept, places))
+        key = keys.producer_key(parts[0].stream.id, producer.name)
+        tx.put(key, remembering(seen.kept, producer.seq, places))
     return places
 
 
@@ -147,33 +148,45 @@ class _Unseen(NamedTuple):
 
 
 def _seen(tx: Transaction, parts: Sequence[Part], producer: Producer) -> list[Place] | _Unseen:
-    found = tx.get(keys.producer_key(parts[0].stream.id, producer.name))
+    stream, shard = parts[0].stream, parts[0].shard
+    found = tx.get(keys.producer_key(stream.id, producer.name))
     kept = found.value if found else b""
-    at, last = 0, -1
-    while at < len(kept):
-        last, count = _REMEMBERED.unpack_from(kept, at)
-        at += _REMEMBERED.size
+    last, first_time = NOTHING_BEFORE, None
+    for last, places in _remembered(kept):
         if last == producer.seq:
-            return [Place(*_PLACE.unpack_from(kept, at + i * _PLACE.size)) for i in range(count)]
-        at += count * _PLACE.size
+            first_time = places
+    if producer.after is not None and producer.after != last:
+        raise Fenced(producer.name, stream.name, shard)
+    if first_time is not None:
+        return [Place(*place) for place in _PLACE.iter_unpack(first_time)]
     if producer.seq < last:
         raise SequenceForgotten(producer.name, producer.seq, last, PRODUCER_SEQS_REMEMBERED)
     return _Unseen(kept)
 
 
-def _remember(
-    stream: StreamInfo, producer: Producer, kept: bytes, places: Sequence[Place]
-) -> tuple[bytes, bytes]:
-    rows = []
+def last_seq(kept: bytes) -> int:
+    """The number of a producer's last append, by what is remembered of it."""
+    return max((seq for seq, _ in _remembered(kept)), default=NOTHING_BEFORE)
+
+
+def remembering(kept: bytes, seq: int, places: Sequence[Place] = ()) -> bytes:
+    """What is remembered of a producer after one more append."""
+    rows = [
+        _REMEMBERED.pack(old, len(found) // _PLACE.size) + found for old, found in _remembered(kept)
+    ]
+    own = (_PLACE.pack(place.shard, place.base) for place in places)
+    rows = rows[-(PRODUCER_SEQS_REMEMBERED - 1) :]
+    return b"".join([*rows, _REMEMBERED.pack(seq, len(places)), *own])
+
+
+def _remembered(kept: bytes) -> Iterator[tuple[int, bytes]]:
     at = 0
     while at < len(kept):
-        count = _REMEMBERED.unpack_from(kept, at)[1]
-        size = _REMEMBERED.size + count * _PLACE.size
-        rows.append(kept[at : at + size])
-        at += size
-    own = _REMEMBERED.pack(producer.seq, len(places)) + b"".join(_PLACE.pack(*p) for p in places)
-    rows = [*rows[-(PRODUCER_SEQS_REMEMBERED - 1) :], own]
-    return keys.producer_key(stream.id, producer.name), b"".join(rows)
+        seq, count = _REMEMBERED.unpack_from(kept, at)
+        at += _REMEMBERED.size
+        places = kept[at : at + count * _PLACE.size]
+        at += len(places)
+        yield seq, places
 
 
 def _places(tx: Transaction, parts: Sequence[Part]) -> list[Place]:
