@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import uuid
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -12,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.backends.marked import MarkedCopying
 from penstock.core import keys, transaction
 from penstock.core.batch import Batch
 from penstock.core.errors import Closed, PenstockError, ShardClosed, StreamExists, UnknownStream
@@ -87,6 +89,7 @@ class MemoryBackend:
         self._shards: dict[tuple[int, int], _ShardRecords] = {}
         self._values: dict[bytes, Versioned] = {}
         self.liveness = MemoryLiveness()
+        self.identity = uuid.uuid4().hex
         self.closed = False
         self.users = 1
         """How many hubs stand on it: the last one closes it."""
@@ -173,6 +176,9 @@ class MemoryBackend:
         with self._reading():
             records = self._records(stream, shard)
             return Bounds(records.start, records.end)
+
+    def bounds_of(self, shards: Sequence[tuple[StreamInfo, int]]) -> list[Bounds]:
+        return [self.bounds(stream, shard) for stream, shard in shards]
 
     def ends(self, shards: Sequence[tuple[StreamInfo, int]]) -> list[int]:
         with self._reading():
@@ -275,6 +281,9 @@ class MemoryBackend:
 
     # The rest
 
+    def copying(self, stream: StreamInfo, shard: int, origin: str) -> MarkedCopying:
+        return MarkedCopying(self, stream, shard, origin)
+
     def describe(self) -> dict[str, Any]:
         with self._reading():
             nbytes = sum(b.nbytes for shard in self._shards.values() for b in shard.batches)
@@ -283,6 +292,13 @@ class MemoryBackend:
                 "streams": len(self._streams),
                 "bytes": nbytes,
             }
+
+    def describe_streams(self, streams: Sequence[StreamInfo]) -> list[dict[str, Any]]:
+        return [{} for _ in streams]
+
+    @property
+    def kept_groups(self) -> None:
+        return None
 
     def close(self) -> None:
         with self._lock:

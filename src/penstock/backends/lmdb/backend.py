@@ -21,6 +21,7 @@ from penstock.backends.lmdb.maintenance import drop_stream, trim
 from penstock.backends.lmdb.shared import Shared
 from penstock.backends.lmdb.tables import Tables
 from penstock.backends.lmdb.writer import WRITE_TIMEOUT_S
+from penstock.backends.marked import MarkedCopying
 from penstock.core import transaction
 from penstock.core.batch import Batch
 from penstock.core.errors import BadBatch, Closed, PenstockError, StreamExists
@@ -81,6 +82,7 @@ class LmdbBackend:
         self._closed = False
         self._environment = self._shared.environment
         self._store = self._environment.identity.store
+        self.identity = self._store.hex()
         self._write_timeout_s = write_timeout_s
         self._leftovers = Leftovers()
         self.liveness = FileLiveness(self._environment.directory / MEMBERS)
@@ -216,6 +218,9 @@ class LmdbBackend:
         with self._reading() as txn:
             return Tables(self._environment, txn).bounds(stream, shard)
 
+    def bounds_of(self, shards: Sequence[tuple[StreamInfo, int]]) -> list[Bounds]:
+        return [self.bounds(stream, shard) for stream, shard in shards]
+
     def ends(self, shards: Sequence[tuple[StreamInfo, int]]) -> list[int]:
         with self._reading() as txn:
             tables = Tables(self._environment, txn)
@@ -309,10 +314,20 @@ class LmdbBackend:
 
     # The rest
 
+    def copying(self, stream: StreamInfo, shard: int, origin: str) -> MarkedCopying:
+        return MarkedCopying(self, stream, shard, origin)
+
     def describe(self) -> dict[str, Any]:
         self._check_open()
         holder = holder_of(self._environment.directory)
         return {**self._environment.facts(), "write_lock": str(holder) if holder else None}
+
+    def describe_streams(self, streams: Sequence[StreamInfo]) -> list[dict[str, Any]]:
+        return [{} for _ in streams]
+
+    @property
+    def kept_groups(self) -> None:
+        return None
 
     def close(self) -> None:
         if not self._closed:
