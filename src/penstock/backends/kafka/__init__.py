@@ -1,0 +1,1 @@
+"""Streams on Kafka: topics are streams, partitions are shards."""
