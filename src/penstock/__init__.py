@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from penstock.core.errors import (
+    AccessRefused,
     BadAllocation,
     BadBatch,
     BadHub,
@@ -44,6 +45,7 @@ from penstock.core.errors import (
     NotDurable,
     OffsetOutOfRange,
     PenstockError,
+    RecordTooLarge,
     Refused,
     Replaced,
     Retryable,
@@ -59,6 +61,7 @@ from penstock.core.errors import (
     UnknownOutcome,
     UnknownShard,
     UnknownStream,
+    Unreachable,
     Unsupported,
 )
 from penstock.core.model import Bounds, Flag, Record, RecordId, Shard, ShardId, Slice, StreamInfo
@@ -114,6 +117,7 @@ _LATER = {
 
 __all__ = [
     "SCHEMA",
+    "AccessRefused",
     "Allocator",
     "Appender",
     "BadAllocation",
@@ -158,6 +162,7 @@ __all__ = [
     "Policy",
     "Record",
     "RecordId",
+    "RecordTooLarge",
     "Refused",
     "Replaced",
     "Retryable",
@@ -182,6 +187,7 @@ __all__ = [
     "UnknownOutcome",
     "UnknownShard",
     "UnknownStream",
+    "Unreachable",
     "Unsupported",
     "Watermark",
     "capped",

@@ -1,5 +1,16 @@
-"""``python -m penstock``."""
+"""``penstock`` and ``python -m penstock``: begun so that Ctrl-C while modules are loaded shows no
+trace."""
 
-from penstock.cli.main import main
+import sys
 
-main()
+
+def main() -> None:
+    try:
+        from penstock.cli.main import main as run
+    except KeyboardInterrupt:
+        sys.exit(130)
+    run()
+
+
+if __name__ == "__main__":
+    main()

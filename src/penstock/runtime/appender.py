@@ -11,7 +11,7 @@ from typing import Any
 from penstock.core.batch import ROW_OVERHEAD, Batch, Row
 from penstock.core.errors import Closed
 from penstock.core.model import RecordId, StreamInfo
-from penstock.core.ports import Append, Backend, Codec
+from penstock.core.ports import Append, Backend, Codec, Place
 from penstock.core.quantities import Duration, Instant, seconds
 from penstock.runtime.rows import Headers, Key, row_of
 
@@ -24,7 +24,7 @@ class _Flight:
         self.count = 0
         self.nbytes = 0
         self.landed = threading.Event()
-        self.bases: dict[int, int] = {}
+        self.places: dict[int, Place] = {}
         self.error: BaseException | None = None
 
     def add(self, shard: int, row: Row, nbytes: int) -> int:
@@ -56,7 +56,8 @@ class Pending:
             raise TimeoutError(f"a record for {self._stream}:{self._shard} is not written yet")
         if self._flight.error is not None:
             raise self._flight.error
-        return RecordId(self._stream, self._shard, self._flight.bases[self._shard] + self._row)
+        place = self._flight.places[self._shard]
+        return RecordId(self._stream, self._shard, place.of(self._row))
 
 
 class Appender:
@@ -203,9 +204,12 @@ class Appender:
     def _commit(self, flight: _Flight) -> None:
         if self._broken is not None:
             raise self._broken
-        parts = [Append(self._info, shard, Batch(rows=rows)) for shard, rows in flight.rows.items()]
+        parts = [
+            Append(self._info, shard, Batch(rows=rows), each=True)
+            for shard, rows in flight.rows.items()
+        ]
         for place in self._backend.append(parts):
-            flight.bases[place.shard] = place.base
+            flight.places[place.shard] = place
 
     def _break(self, flight: _Flight, why: BaseException) -> None:
         flight.error = why

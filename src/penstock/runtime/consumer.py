@@ -9,7 +9,7 @@ import threading
 import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from itertools import chain, islice
+from itertools import islice
 from math import inf
 from types import TracebackType
 from typing import Any
@@ -117,7 +117,7 @@ class Consumer:
         """Record by record, for ever; it ends when the consumer is closed or told to end. A loop
         that was left begins again with the record it was left at, unless that was marked."""
         self._begin_loop()
-        return chain.from_iterable(self._strides())
+        return (record for stride in self._strides() for record in stride)
 
     def _strides(self) -> Iterator[Iterator[Record]]:
         """A few records each; between them it is seen whether they may still be worked on."""
@@ -345,7 +345,7 @@ class Consumer:
 
     def _rest(self, patience: _Patience, until_s: float) -> None:
         """Until something may have changed."""
-        keeper, changes, seen = self._keeper, self._backend.changes, self._reader.seen
+        keeper, reader = self._keeper, self._reader
         now_s = time.monotonic()
         until_s = min(until_s, now_s + REST_S)
         keeper.is_relieved = True
@@ -353,7 +353,7 @@ class Consumer:
             while now_s < until_s:
                 if keeper.news.wait(min(patience.pause_s, until_s - now_s)):
                     return
-                if changes() != seen:
+                if reader.has_news():
                     keeper.written()
                     return
                 now_s = time.monotonic()

@@ -8,12 +8,14 @@ from datetime import datetime, timedelta
 from penstock.core import journal, keys
 from penstock.core.assign import Allocator
 from penstock.core.attempts import Attempts
+from penstock.core.batch import COMMIT_BYTES_MAX
 from penstock.core.checkpoint import Checkpoint
 from penstock.core.errors import (
     BadSetting,
     Contended,
     Damaged,
     OffsetOutOfRange,
+    RecordTooLarge,
     UnknownGroup,
     UnknownStream,
 )
@@ -28,9 +30,13 @@ from penstock.core.reading import check_shard
 from penstock.core.standing import Group
 from penstock.runtime.coordinator import Coordinator
 from penstock.runtime.occupants import Occupants
+from penstock.runtime.progress import Progress, does_not_read, kept_progress
 from penstock.runtime.rows import now_ms as wall_ms
 from penstock.runtime.seeks import Position, Seek, Where, check_is_next, seek_of
 from penstock.runtime.troubles import TRIES_MAX, Troubles
+
+GAP_MAX = 16
+"""So far back the record before a checkpoint is looked for, where offsets have gaps."""
 
 
 class Groups:
@@ -89,6 +95,17 @@ class Groups:
 
     # How far they have come
 
+    def progress(self, name: str | None = None, stream: str | None = None) -> Iterator[Progress]:
+        """How far each group has come, or one, in all its streams or in one; also where the backend
+        itself keeps the groups."""
+        kept = self._backend.kept_groups
+        if kept is not None:
+            yield from kept_progress(self._backend, kept, name, stream)
+            return
+        for group in self.every() if name is None else [self.load(name)]:
+            if name is not None or stream is None or stream in group.streams:
+                yield Progress(group.name, self.positions(group, stream))
+
     def positions(self, group: Group, stream: str | None = None) -> dict[ShardId, Position]:
         """How far the group has come in each shard of its streams, or of one; those of a stream
         that is gone are left out."""
@@ -108,31 +125,45 @@ class Groups:
 
     def unread(self, positions: Mapping[ShardId, Position]) -> dict[ShardId, Record]:
         """The oldest record that is still to be read, where there is one that can be."""
-        return self._records({s: p.next for s, p in positions.items() if p.lag}, positions)
+        ahead = {s: (p.next, p.bounds.end) for s, p in positions.items() if p.lag}
+        return {shard: records[0] for shard, records in self._records(ahead, positions, 1).items()}
 
     def last_read(self, positions: Mapping[ShardId, Position]) -> dict[ShardId, Record]:
         """The record just before the checkpoint, where there is lag and it is still kept."""
+        dense = "dense_offsets" not in self._backend.capabilities.missing
+        far = 1 if dense else GAP_MAX
         before = {
-            shard: position.checkpoint - 1
+            shard: (max(position.checkpoint - far, position.bounds.start), position.checkpoint)
             for shard, position in positions.items()
             if position.lag and position.checkpoint and position.checkpoint > position.bounds.start
         }
-        return self._records(before, positions)
+        found = self._records(before, positions, far)
+        return {shard: records[-1] for shard, records in found.items()}
 
     def _records(
-        self, offsets: Mapping[ShardId, int], positions: Mapping[ShardId, Position]
-    ) -> dict[ShardId, Record]:
+        self,
+        ranges: Mapping[ShardId, tuple[int, int]],
+        positions: Mapping[ShardId, Position],
+        most: int,
+    ) -> dict[ShardId, list[Record]]:
+        """The first of the records in each range, where there is one."""
         found = {}
-        for shard, at in offsets.items():
+        for shard, (start, end) in ranges.items():
             info = positions[shard].stream
             try:
                 reading = self._backend.read(
-                    info, shard.index, at, at + 1, max_records=1, max_bytes=1
+                    info,
+                    shard.index,
+                    start,
+                    end,
+                    max_records=most,
+                    max_bytes=most * COMMIT_BYTES_MAX,
                 )
-            except (Damaged, OffsetOutOfRange, UnknownStream):
+            except (Damaged, OffsetOutOfRange, RecordTooLarge, UnknownStream):
                 continue  # trimmed or deleted meanwhile, or damaged: it cannot be told
-            for batch in reading.batches:
-                found[shard] = next(iter(batch.records()))
+            records = [record for batch in reading.batches for record in batch.records()]
+            if records:
+                found[shard] = records[:most]
         return found
 
     def _checkpoint(self, name: str, stream_id: int, shard: int) -> int | None:
@@ -141,8 +172,7 @@ class Groups:
 
     def _infos(self, group: Group, stream: str | None) -> list[StreamInfo]:
         if stream is not None and stream not in group.streams:
-            known = ", ".join(sorted(group.streams)) or "nothing"
-            raise BadSetting(f"group {group.name!r} does not read {stream!r}: it reads {known}")
+            raise does_not_read(group.name, stream, group.streams)
         infos = []
         for name in sorted(group.streams) if stream is None else [stream]:
             try:

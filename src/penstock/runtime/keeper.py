@@ -15,6 +15,7 @@ from penstock.core.errors import (
     PenstockError,
     Retryable,
     UnknownStream,
+    Unreachable,
 )
 from penstock.core.model import ShardId, Slice, StreamInfo
 from penstock.core.ports import Backend, Begin, Commit, End, Grant, Lost, Membership
@@ -263,7 +264,7 @@ class Keeper:
                 if info.id != holding.grant.stream.id or info.shards[index].open:
                     continue
                 end = self._backend.bounds(info, index).end
-            except UnknownStream:
+            except (UnknownStream, Unreachable):
                 continue
             if holding.marks.committed >= end:
                 holding.told_finished = True

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from penstock.codec.registry import find_codec
 from penstock.core.batch import Batch
-from penstock.core.errors import OffsetOutOfRange, UnknownStream
+from penstock.core.errors import OffsetOutOfRange, UnknownStream, Unreachable
 from penstock.core.model import StreamInfo
 from penstock.core.ports import Backend, Reading
 from penstock.runtime.holding import Holding
@@ -53,7 +53,21 @@ class Reader:
 
     def found(self, turns: Sequence[Holding], now_s: float) -> Holding | None:
         """The first of these shards that has something to hand out; None when it has looked
-        everywhere, and then what is written later differs from `seen`."""
+        everywhere, and then what is written later differs from `seen`. While nobody answers there
+        is nothing to hand out."""
+        try:
+            return self._found(turns, now_s)
+        except Unreachable:
+            return None
+
+    def has_news(self) -> bool:
+        """Whether something was written since it last looked everywhere, as far as can be told."""
+        try:
+            return self._backend.changes() != self.seen
+        except Unreachable:
+            return False
+
+    def _found(self, turns: Sequence[Holding], now_s: float) -> Holding | None:
         self.again_s = inf
         scanned = now_s - self._scanned_s >= SCAN_S
         if scanned:

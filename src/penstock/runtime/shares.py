@@ -55,6 +55,8 @@ class Shares:
         keys: Sequence[bytes | None] | None = None,
         shard: int | None = None,
         mark: Producer | None = None,
+        *,
+        each: bool = False,
     ) -> Iterator[Share]:
         """Halves of halves of the batch, until each fits one commit.
 
@@ -65,24 +67,21 @@ class Shares:
         whole = mark is not None
         if shard is not None:
             target = self.shard_for(None, shard)
-            yield from self._divided(batch, [target] * len(batch), {target}, whole=whole)
+            yield from self._divided(batch, [target] * len(batch), {target}, whole, each)
             return
         targets = self._targets(keys or batch.keys, mark)
-        yield from self._divided(batch, targets, set(targets), whole=whole)
+        yield from self._divided(batch, targets, set(targets), whole, each)
 
     def _divided(
-        self, batch: Batch, targets: Sequence[int], shards: set[int], *, whole: bool
+        self, batch: Batch, targets: Sequence[int], shards: set[int], whole: bool, each: bool
     ) -> Iterator[Share]:
         half = len(targets) // 2
         if whole or not half or batch.nbytes <= COMMIT_BYTES_MAX:
-            alone = len(shards) == 1
-            appends = (
-                [Append(self._info, targets[0], batch)] if alone else self._by_shard(batch, targets)
-            )
-            yield Share(appends, targets)
+            pieces = {targets[0]: batch} if len(shards) == 1 else batch.shared_out(targets)
+            yield Share([Append(self._info, *piece, each) for piece in pieces.items()], targets)
             return
-        yield from self._divided(batch.part(0, half), targets[:half], shards, whole=False)
-        yield from self._divided(batch.part(half, len(batch)), targets[half:], shards, whole=False)
+        yield from self._divided(batch.part(0, half), targets[:half], shards, False, each)
+        yield from self._divided(batch.part(half, len(batch)), targets[half:], shards, False, each)
 
     def _targets(self, keys: Sequence[bytes | None], mark: Producer | None) -> list[int]:
         route = self._route
@@ -99,12 +98,3 @@ class Shares:
             else:
                 targets.append(route(key))
         return targets
-
-    def _by_shard(self, batch: Batch, targets: Sequence[int]) -> list[Append]:
-        rows: dict[int, list[int]] = {target: [] for target in dict.fromkeys(targets)}
-        for row, target in enumerate(targets):
-            rows[target].append(row)
-        pieces = batch.shared_out(list(rows.values()))
-        return [
-            Append(self._info, target, piece) for target, piece in zip(rows, pieces, strict=True)
-        ]

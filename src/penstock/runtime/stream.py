@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 
 from penstock.core.batch import COMMIT_BYTES_MAX, Batch, keyed_batch
 from penstock.core.conform import conformed
-from penstock.core.errors import BadSetting
+from penstock.core.errors import BadSetting, Unreachable
 from penstock.core.model import OFFSET_MAX, Bounds, Record, RecordId, Slice, StreamInfo
 from penstock.core.ports import Append, Backend, Codec, Place, Producer
 from penstock.core.quantities import Duration, Instant, Size, seconds, size_bytes
@@ -90,14 +91,16 @@ class Stream:
     ) -> list[RecordId]:
         """Append ``(value, key)`` pairs; their ids in the same order, durable on return.
 
-        Up to 4 MiB are one commit: all or nothing. More is several, in order; with a producer it is
-        refused."""
+        Up to 4 MiB are one commit: all or nothing, where the backend offers ``atomic_append``. More
+        is several, in order; with a producer it is refused."""
         mark = producer_mark(producer, producer_seq)
         keys, data = encoded_pairs(self._codec, pairs)
         ids: list[RecordId] = []
         if keys:
-            for share in self._shares.of(keyed_batch(keys, data, now_ms()), keys, shard, mark):
-                ids += self._ids(share, self._append_all(share.appends, mark))
+            batch = keyed_batch(keys, data, now_ms())
+            shares = self._shares.of(batch, keys, shard, mark, each=True)
+            for share, places in self._appended(shares, mark):
+                ids += self._ids(share, places)
         return ids
 
     def append_arrow(
@@ -116,10 +119,9 @@ class Stream:
         mark = producer_mark(producer, producer_seq)
         taken = conformed(batch, now_ms())
         done: list[Slice] = []
-        for share in self._shares.of(taken, None, shard, mark):
-            places = self._append_all(share.appends, mark)
+        for share, places in self._appended(self._shares.of(taken, None, shard, mark), mark):
             for append, place in zip(share.appends, places, strict=True):
-                end = place.base + len(append.batch)
+                end = place.behind(len(append.batch))
                 done.append(Slice(self.name, place.shard, place.base, end))
         return done
 
@@ -180,8 +182,11 @@ class Stream:
         """
         batches = self._batches(shard, start, end, follow, max_records, size_bytes(max_bytes))
         decode, decode_many = self._codec.decode, getattr(self._codec, "decode_many", None)
-        return itertools.chain.from_iterable(
-            batch.decoded_by(decode, decode_many).records() for batch in batches
+        # No chain: when two threads share one, it frees a generator while that runs.
+        return (
+            record
+            for batch in batches
+            for record in batch.decoded_by(decode, decode_many).records()
         )
 
     def read_arrow(
@@ -209,6 +214,18 @@ class Stream:
         self._backend.capabilities.require("trim")
         _check_offset("before", before)
         self._backend.trim(self.info, shard, before)
+
+    def split(self, shard: int) -> NoReturn:
+        """Close a shard and open two in its place, each with half of its keys. No backend can do it
+        yet: `Unsupported`, with the reason that is published in ``hub.capabilities``."""
+        check_shard(self.info, shard)
+        raise self._backend.capabilities.refusal("split")
+
+    def merge(self, shard: int, neighbour: int) -> NoReturn:
+        """Close two shards and open one in their place. No backend can do it yet: as `split`."""
+        check_shard(self.info, shard)
+        check_shard(self.info, neighbour)
+        raise self._backend.capabilities.refusal("merge")
 
     def changes(self) -> int:
         """A number that differs after anything was written to the hub by anybody."""
@@ -239,24 +256,47 @@ class Stream:
         if end is not None and end < at:
             raise BadSetting(f"end {end} lies before start {at}")
         stop = end if follow else min(bounds.end, bounds.end if end is None else end)
-        return self._read_on(shard, at, stop, max_records, max_bytes)
+        return self._read_on(shard, at, stop, follow, max_records, max_bytes)
 
     def _read_on(
-        self, shard: int, at: int, stop: int | None, max_records: int, max_bytes: int
+        self, shard: int, at: int, stop: int | None, follow: bool, max_records: int, max_bytes: int
     ) -> Iterator[Batch]:
         """Up to ``stop``; None means for ever."""
         backend = self._backend
         limits = {"max_records": max_records, "max_bytes": max_bytes}
         while stop is None or at < stop:
-            found = backend.read(self.info, shard, at, stop, **limits)
-            if found.next == at:
-                # Looked at before reading once more, so that nothing can slip in between.
-                seen = backend.changes()
+            try:
                 found = backend.read(self.info, shard, at, stop, **limits)
                 if found.next == at:
-                    backend.wait(seen, FOLLOW_WAIT_S)
+                    # Looked at before reading once more, so that nothing can slip in between.
+                    seen = backend.changes()
+                    found = backend.read(self.info, shard, at, stop, **limits)
+                    if found.next == at:
+                        backend.wait(seen, FOLLOW_WAIT_S)
+            except Unreachable:
+                if not follow:
+                    raise
+                continue  # who follows waits for ever: also for those who do not answer
             yield from found.batches
             at = found.next
+
+    def _appended(
+        self, shares: Iterator[Share], mark: Producer | None
+    ) -> Iterator[tuple[Share, list[Place]]]:
+        """Where each share went, one after the other: while one is on its way the next is made
+        ready, and it is sent once that one is there."""
+        first, second = next(shares, None), next(shares, None)
+        if first is None:
+            return
+        if second is None:
+            yield first, self._append_all(first.appends, mark)
+            return
+        with ThreadPoolExecutor(1, "penstock-append") as hand:
+            under_way, going = first, hand.submit(self._append_all, first.appends, mark)
+            for share in itertools.chain((second,), shares):
+                yield under_way, going.result()
+                under_way, going = share, hand.submit(self._append_all, share.appends, mark)
+            yield under_way, going.result()
 
     def _append_all(self, appends: Sequence[Append], mark: Producer | None) -> list[Place]:
         places = self._backend.append(appends, mark)
@@ -268,7 +308,12 @@ class Stream:
 
     def _ids(self, share: Share, places: Sequence[Place]) -> list[RecordId]:
         """The ids of a share's records, in the order in which they were given."""
-        following = {place.shard: itertools.count(place.base) for place in places}
+        following = {
+            place.shard: itertools.count(place.base)
+            if place.offsets is None
+            else iter(place.offsets)
+            for place in places
+        }
         offsets = [next(following[target]) for target in share.targets]
         fields = zip(itertools.repeat(self.name), share.targets, offsets, strict=False)
         return list(map(_record_id, fields))
