@@ -6,11 +6,16 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from penstock.spark import SparkSettings, spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+# A busy machine is no reason for a property to fail.
+settings.register_profile("steady", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("steady")
 
 SPARK_LANES = 14
 """For all lanes that tests run at once, those just killed included."""
@@ -21,6 +26,5 @@ SPARK_CONF = {"spark.python.worker.reuse": "true"}
 def spark() -> Iterator[SparkSession]:
     """One for all tests: starting it takes ten seconds. Its workers serve one lane after the other,
     as in sessions that are not ours, which is harder."""
-    settings = SparkSettings(conf=SPARK_CONF)
-    with spark_session(SPARK_LANES, settings) as session:
+    with spark_session(SPARK_LANES, SparkSettings(conf=SPARK_CONF)) as session:
         yield session

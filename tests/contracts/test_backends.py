@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.backends.lmdb.backend import LmdbBackend
+from penstock.backends.marked import MarkedCopying
 from penstock.backends.memory import MemoryBackend
 from penstock.core.model import StreamInfo
 from penstock.core.ports import ABSENT, Append, Capabilities, Commit, Place, Producer, Versioned
@@ -34,6 +35,7 @@ class RecordsOnly(MemoryBackend):
         {
             **MemoryBackend.capabilities.missing,
             "commit": "it knows no checkpoints",
+            "copying": "it knows no positions of others",
             "producer_seq": "it knows no producers",
             "store": "it keeps no small values",
             "trim": "it keeps everything",
@@ -63,6 +65,10 @@ class RecordsOnly(MemoryBackend):
     def transact(self, checks: Mapping[bytes, int], puts: Mapping[bytes, bytes | None]) -> bool:
         self.capabilities.require("store")
         return False
+
+    def copying(self, stream: StreamInfo, shard: int, origin: str) -> MarkedCopying:
+        self.capabilities.require("copying")
+        return super().copying(stream, shard, origin)
 
     def commit(self, commit: Commit) -> list[Place]:
         self.capabilities.require("commit")

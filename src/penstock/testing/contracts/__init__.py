@@ -10,8 +10,8 @@ from __future__ import annotations
 import pytest
 
 _PARTS = (
-    "appending", "codec", "commits", "consuming", "group_reading", "hand_over", "hubs", "liveness",
-    "marks", "reading", "records", "sharing", "store", "streams", "subject",
+    "appending", "codec", "commits", "consuming", "copying", "group_reading", "hand_over", "hubs",
+    "liveness", "marks", "reading", "records", "sharing", "store", "streams", "subject",
 )  # fmt: skip
 
 # Without this a failed promise would show no values.

@@ -9,6 +9,7 @@ from __future__ import annotations
 from penstock.testing.contracts.appending import AppendingContract
 from penstock.testing.contracts.commits import CommitContract
 from penstock.testing.contracts.consumers import ConsumerContract
+from penstock.testing.contracts.copying import CopyingContract
 from penstock.testing.contracts.hubs import HubContract
 from penstock.testing.contracts.liveness import LivenessContract
 from penstock.testing.contracts.reading import ReadingContract
@@ -25,6 +26,7 @@ class BackendContract(
     RecordsContract,
     StoreContract,
     CommitContract,
+    CopyingContract,
     HubContract,
     AppendingContract,
     ReadingContract,

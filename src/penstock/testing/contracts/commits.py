@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from threading import Barrier
 from time import monotonic
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ from penstock.core.checkpoint import Checkpoint
 from penstock.core.errors import BadRecord, BadSetting, Fenced, UnknownStream
 from penstock.core.events import Join, ShardFacts, StreamFacts
 from penstock.core.model import Slice, StreamInfo
-from penstock.core.ports import Append, Backend, Commit, Grant, Place
+from penstock.core.ports import Append, Backend, Capability, Commit, Grant, Place
 from penstock.core.transaction import VALUE_BYTES_MAX, state_entry
 from penstock.runtime.coordinator import Coordinator
 from penstock.runtime.groups import Groups
@@ -32,6 +33,7 @@ from penstock.testing.contracts.subject import (
 )
 
 GROUP = "billing"
+_NEEDED: tuple[Capability, ...] = ("durable", "store", "commit")
 
 
 class Scene(NamedTuple):
@@ -335,7 +337,10 @@ class CommitContract(Subject):
 
     def test_a_commit_is_there_after_a_restart(self, opening: Opening) -> None:
         backend = opening()
-        if lacks(backend, "durable", lambda: backend.capabilities.require("durable")):
+        if any(
+            lacks(backend, missing, partial(backend.capabilities.require, missing))
+            for missing in _NEEDED
+        ):
             backend.close()
             return
         scene = _scene(backend)

@@ -14,12 +14,25 @@ from penstock.core.errors import (
     StreamExists,
     UnknownCodec,
     UnknownStream,
+    Unsupported,
 )
 from penstock.runtime.hub import Hub
 from penstock.testing.contracts.subject import Subject
 
 
 class HubContract(Subject):
+    def test_what_it_cannot_do_with_shards_is_refused_at_the_call(self, hub: Hub) -> None:
+        stream = hub.create_stream("a", shards=2)
+        missing = hub.capabilities.missing
+        with pytest.raises(Unsupported) as split:
+            stream.split(0)
+        with pytest.raises(Unsupported) as merge:
+            stream.merge(0, 1)
+        assert missing["split"] in str(split.value)
+        assert missing["merge"] in str(merge.value)
+        with pytest.raises(PenstockError, match="2"):
+            stream.split(2)
+
     def test_a_stream_that_is_there_keeps_its_shards_and_says_so(
         self, hub: Hub, caplog: pytest.LogCaptureFixture
     ) -> None:

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
-from penstock.core.ports import Backend
-from penstock.testing.contracts.subject import Subject
+import pytest
+
+from penstock.core.ports import Backend, Liveness
+from penstock.testing.contracts.subject import Subject, lacks
 
 
 class LivenessContract(Subject):
-    def test_nobody_has_heard_of_a_member_before_its_first_beat(self, backend: Backend) -> None:
-        assert backend.liveness.sign("billing", "ann", 1) is None
+    """Where groups live in the store: elsewhere nobody gives such signs."""
 
-    def test_the_last_beat_is_what_others_see(self, backend: Backend) -> None:
-        liveness = backend.liveness
+    @pytest.fixture
+    def liveness(self, backend: Backend) -> Liveness | None:
+        if lacks(backend, "store", lambda: backend.capabilities.require("store")):
+            return None
+        return backend.liveness
+
+    def test_nobody_has_heard_of_a_member_before_its_first_beat(
+        self, liveness: Liveness | None
+    ) -> None:
+        if liveness is None:
+            return
+        assert liveness.sign("billing", "ann", 1) is None
+
+    def test_the_last_beat_is_what_others_see(self, liveness: Liveness | None) -> None:
+        if liveness is None:
+            return
         for beat in (0, 1, 2, 2**40):
             liveness.beat("billing", "ann", 1, beat)
             sign = liveness.sign("billing", "ann", 1)
@@ -20,8 +35,11 @@ class LivenessContract(Subject):
             assert sign.age_s is not None
             assert 0 <= sign.age_s < 10
 
-    def test_groups_members_and_incarnations_are_told_apart(self, backend: Backend) -> None:
-        liveness = backend.liveness
+    def test_groups_members_and_incarnations_are_told_apart(
+        self, liveness: Liveness | None
+    ) -> None:
+        if liveness is None:
+            return
         all_of_them = [
             (group, member, incarnation)
             for group in ("billing", "shop/billing")
@@ -36,8 +54,9 @@ class LivenessContract(Subject):
             liveness.leave(*who)
         assert {liveness.sign(*who) for who in all_of_them} == {None}
 
-    def test_who_has_left_is_not_seen_any_more(self, backend: Backend) -> None:
-        liveness = backend.liveness
+    def test_who_has_left_is_not_seen_any_more(self, liveness: Liveness | None) -> None:
+        if liveness is None:
+            return
         liveness.beat("billing", "ann", 1, 7)
         liveness.beat("billing", "ann", 2, 3)
         liveness.leave("billing", "ann", 1)
@@ -46,8 +65,9 @@ class LivenessContract(Subject):
         assert other is not None
         assert other.beat == 3
 
-    def test_leaving_twice_or_unheard_does_no_harm(self, backend: Backend) -> None:
-        liveness = backend.liveness
+    def test_leaving_twice_or_unheard_does_no_harm(self, liveness: Liveness | None) -> None:
+        if liveness is None:
+            return
         liveness.leave("billing", "nobody", 1)
         liveness.beat("billing", "ann", 1, 1)
         liveness.leave("billing", "ann", 1)
@@ -57,9 +77,13 @@ class LivenessContract(Subject):
         assert sign is not None
         assert (sign.alive, sign.beat) == (True, 2)
 
-    def test_signs_of_life_change_nothing_in_the_store(self, backend: Backend) -> None:
+    def test_signs_of_life_change_nothing_in_the_store(
+        self, backend: Backend, liveness: Liveness | None
+    ) -> None:
+        if liveness is None:
+            return
         seen = backend.changes()
         for beat in range(3):
-            backend.liveness.beat("billing", "ann", 1, beat)
-        backend.liveness.leave("billing", "ann", 1)
+            liveness.beat("billing", "ann", 1, beat)
+        liveness.leave("billing", "ann", 1)
         assert backend.changes() == seen

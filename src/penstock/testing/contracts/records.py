@@ -135,6 +135,8 @@ class RecordsContract(Subject):
         }
 
     def test_the_parts_of_one_append_are_visible_together(self, backend: Backend) -> None:
+        if lacks(backend, "atomic_append", lambda: backend.capabilities.require("atomic_append")):
+            return
         stream = made(backend, shards=2)
         parts = [Append(stream, shard, Batch(rows=some_rows(1))) for shard in (0, 1)]
 
@@ -272,6 +274,19 @@ class RecordsContract(Subject):
                 "end": end,
             }
 
+    def test_several_shards_are_asked_about_at_once(self, backend: Backend) -> None:
+        first, second = made(backend, "a", shards=3), made(backend, "b")
+        appended(backend, first, Batch(rows=some_rows(4)))
+        end = appended(backend, second, Batch(rows=some_rows(2)))[-1] + 1
+        asked = [(second, 0), (first, 2), (first, 0), (second, 0)]
+        assert backend.ends(asked) == [end, 0, backend.bounds(first, 0).end, end]
+        assert backend.bounds_of(asked) == [backend.bounds(*shard) for shard in asked]
+        assert (backend.ends([]), backend.bounds_of([])) == ([], [])
+        backend.delete_stream("b")
+        for call in (backend.ends, backend.bounds_of):
+            with pytest.raises(UnknownStream, match="'b'"):
+                call(asked)
+
     # Trimming
 
     def test_trimmed_records_are_gone_and_the_others_stay(self, backend: Backend) -> None:
@@ -377,10 +392,13 @@ class RecordsContract(Subject):
 
     def test_a_repeated_append_is_recognised_after_a_restart(self, opening: Opening) -> None:
         backend = opening()
-        if lacks(backend, "durable", lambda: backend.capabilities.require("durable")):
+        stream = made(backend)
+        marked = [_one(stream)], Producer("p", 0)
+        if lacks(backend, "durable", lambda: backend.capabilities.require("durable")) or lacks(
+            backend, "producer_seq", lambda: backend.append(*marked)
+        ):
             backend.close()
             return
-        stream = made(backend)
         places: dict[int, list[Place]] = {}
         for seq in (2**62, 2**63 - 1):
             places[seq] = backend.append([_one(stream), _one(stream)], Producer("pé", seq))

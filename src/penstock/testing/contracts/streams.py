@@ -13,6 +13,7 @@ from penstock.core.errors import (
     BadSetting,
     Closed,
     StreamExists,
+    UnknownGroup,
     UnknownShard,
     UnknownStream,
     Unsupported,
@@ -193,3 +194,19 @@ class StreamsContract(Subject):
 
     def test_facts_for_people_name_the_backend(self, backend: Backend) -> None:
         assert backend.describe()["backend"] == backend.capabilities.backend
+
+    def test_of_streams_that_are_as_usual_there_is_nothing_to_tell(self, backend: Backend) -> None:
+        streams = [made(backend, "a", shards=2), made(backend, "b")]
+        assert backend.describe_streams(streams) == [{}, {}]
+        assert backend.describe_streams([]) == []
+
+    def test_groups_live_in_the_store_or_are_kept_by_the_backend(self, backend: Backend) -> None:
+        stream = made(backend, "a")
+        kept = backend.kept_groups
+        if "store" not in backend.capabilities.missing:
+            assert kept is None
+        elif kept is not None:
+            mine = {info.name for at in kept.checkpoints().values() for info, _ in at}
+            assert stream.name not in mine
+            with pytest.raises(UnknownGroup, match="'no-such'"):
+                kept.checkpoints("no-such")

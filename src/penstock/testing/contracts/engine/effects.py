@@ -85,7 +85,9 @@ class Effects:
     def all(self) -> list[Effect]:
         if not self.path.exists():
             return []
-        return [Effect(*json.loads(line)) for line in self.path.read_text().splitlines()]
+        # The last line may be half written: a write over the end of a page can be seen in parts.
+        whole = self.path.read_text().rpartition("\n")[0]
+        return [Effect(*json.loads(line)) for line in whole.splitlines()]
 
     def of(self, what: str, **facts: Any) -> list[Effect]:
         """Those of one kind, with these fields."""
