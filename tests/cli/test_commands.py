@@ -57,6 +57,24 @@ class Shell:
         assert err.count("\n") == 1, err
         return err
 
+    def on_terminal(self, *arguments: str, typed: bytes = b"") -> str:
+        """What a person sees of it."""
+        ours, theirs = pty.openpty()
+        os.write(ours, typed)
+        child = subprocess.Popen(
+            [sys.executable, "-m", "penstock", *arguments],
+            cwd=self.cwd,
+            env=self.environment | {"TERM": "xterm-256color"},
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+        )
+        os.close(theirs)
+        with os.fdopen(ours, "rb", buffering=0) as screen:
+            shown = b"".join(iter(lambda: _seen(screen), b"")).decode()
+        assert child.wait(60) == 0, shown
+        return shown
+
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
         # Whatever this process inherited: Ctrl-C works in a child that a person starts.
         interruptible = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
@@ -67,6 +85,13 @@ class Shell:
             env=self.environment,
             stdout=subprocess.PIPE,
         )
+
+
+def _seen(screen: io.FileIO) -> bytes:
+    try:
+        return screen.read(65536)
+    except OSError:
+        return b""  # so Linux tells that nobody has the terminal any more
 
 
 @pytest.fixture
@@ -100,6 +125,34 @@ def test_a_stream_is_created_listed_shown_and_deleted(shell: Shell) -> None:
     assert "say --yes" in shell.fails("stream", "delete", "shop/orders")
     shell("stream", "delete", "shop/orders", "--yes")
     assert json.loads(shell("stream", "list", "--json")[0]) == []
+
+
+def test_ranges_of_hashes_are_shown_where_keys_go_by_them(shell: Shell) -> None:
+    shell("stream", "create", "a", "--shards", "2", "--routing", "murmur2")
+    shards = json.loads(shell("stream", "show", "a", "--json")[0])["shards"]
+    assert [(shard["hash_begin"], shard["hash_end"]) for shard in shards] == [(None, None)] * 2
+
+
+def test_ctrl_c_while_modules_are_loaded_shows_no_trace(shell: Shell) -> None:
+    code = """
+import builtins, runpy
+real = builtins.__import__
+def interrupted(name, *how, **more):
+    if name == "pyarrow":
+        raise KeyboardInterrupt
+    return real(name, *how, **more)
+builtins.__import__ = interrupted
+runpy.run_module("penstock", run_name="__main__")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=shell.environment, capture_output=True, timeout=60,
+        check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+
+
+def test_one_record_is_one_record(orders: Shell) -> None:
+    assert orders("append", "shop/orders", given=b"{}\n")[1].endswith(": 1 record appended\n")
 
 
 def test_a_stream_that_is_there_keeps_its_shards_and_says_so(orders: Shell) -> None:
@@ -257,21 +310,7 @@ def test_doctor_finds_a_damaged_batch_and_ends_with_1(orders: Shell) -> None:
 
 
 def test_a_terminal_gets_a_drawn_table(orders: Shell) -> None:
-    ours, theirs = pty.openpty()
-    done = subprocess.run(
-        [sys.executable, "-m", "penstock", "stream", "list"],
-        cwd=orders.cwd,
-        env=orders.environment | {"TERM": "xterm-256color"},
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        timeout=60,
-        check=False,
-    )
-    os.close(theirs)
-    shown = os.read(ours, 65536).decode()
-    os.close(ours)
-    assert done.returncode == 0
+    shown = orders.on_terminal("stream", "list")
     assert "┃" in shown
     assert "shop/orders" in shown
 

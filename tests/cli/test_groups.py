@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -351,22 +347,8 @@ def test_a_deleted_group_is_gone_and_its_history_is_not(stopped: Working) -> Non
 
 
 def test_on_a_terminal_it_asks(stopped: Working) -> None:
-    ours, theirs = pty.openpty()
-    os.write(ours, b"y\n")
-    done = subprocess.run(
-        [sys.executable, "-m", "penstock", "group", "seek", "billing", "--to", "latest"],
-        cwd=stopped.shell.cwd,
-        env=stopped.shell.environment | {"TERM": "xterm-256color"},
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        timeout=60,
-        check=False,
-    )
-    os.close(theirs)
-    shown = os.read(ours, 65536).decode()
-    os.close(ours)
-    assert done.returncode == 0, shown
+    seek = "group", "seek", "billing", "--to", "latest"
+    shown = stopped.shell.on_terminal(*seek, typed=b"y\n")
     assert "Move the checkpoints? [y/N]" in shown
     assert stopped.lags() == [0, 0, 0, 0]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import pty
 import signal
@@ -16,6 +17,7 @@ import pyarrow as pa
 import pytest
 
 import penstock
+from penstock.cli.run import _log_to_stderr
 from penstock.testing.faults.children import until
 from tests.cli.test_commands import Shell, shell
 
@@ -281,3 +283,9 @@ topology = Topology(Audit)
     found = json.loads(shop.shell("group", "show", "Audit", "--json")[0])
     (told,) = (row["attempts"] for row in found["shards"] if row["stopped"])
     assert (told["record"], told["failed"]) == (None, 1)
+
+
+def test_what_the_way_to_java_raises_is_not_logged_with_a_trace_as_well() -> None:
+    _log_to_stderr()
+    for module, is_shown in (("java_gateway", False), ("clientserver", False), ("shop", True)):
+        assert bool(logging.root.filter(logging.makeLogRecord({"module": module}))) is is_shown

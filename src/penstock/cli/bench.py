@@ -51,6 +51,11 @@ _SPARK_GOALS = {
     "latency5_p99_ms": "<= 250",
     "idle_cpu": "<= 0.05",
 }
+_KAFKA_GOALS = {
+    "read_arrow_ratio": ">= 0.7",
+    "records_ratio": ">= 0.6",
+    "append_ratio": ">= 0.7",
+}
 _SOAK_GOALS = {
     "driver_own_mb_per_min": "<= 1",
     "jvm_own_mb_per_min": "<= 1",
@@ -111,6 +116,16 @@ def pipeline(engine: str, directory: Path | None, as_json: bool) -> None:
 
     goals = _SPARK_GOALS if engine == "spark" else _PIPELINE_GOALS
     _show(partial(run, engine=engine), goals, directory, as_json)
+
+
+@bench.command()
+@_on
+@as_json
+def kafka(directory: Path | None, as_json: bool) -> None:
+    """Streams on Kafka against its own client, on a broker that is started for it; a minute."""
+    from penstock.testing.bench.kafka import run
+
+    _show(run, _KAFKA_GOALS, directory, as_json)
 
 
 @bench.command()

@@ -8,7 +8,13 @@ import penstock
 from penstock.cli import render
 from penstock.cli.streams import as_json
 from penstock.core.errors import NoHub, PenstockError
-from penstock.ops.doctor import Finding, damage_findings, hub_findings, machine_findings
+from penstock.ops.doctor import (
+    Finding,
+    damage_findings,
+    hub_findings,
+    machine_findings,
+    stream_findings,
+)
 
 
 @click.command()
@@ -16,7 +22,8 @@ from penstock.ops.doctor import Finding, damage_findings, hub_findings, machine_
 @as_json
 @click.pass_context
 def doctor(context: click.Context, deep: bool, as_json: bool) -> None:
-    """Versions, sizes, free disk, stale readers, who holds the write lock, Java.
+    """Versions, sizes, free disk, stale readers, who holds the write lock, Java; on Kafka what the
+    settings of the brokers mean.
 
     Exit code 1 if something is wrong."""
     findings = machine_findings() + _about_hub(context.obj, deep)
@@ -29,16 +36,18 @@ def doctor(context: click.Context, deep: bool, as_json: bool) -> None:
 
 
 def _about_hub(place: str, deep: bool) -> list[Finding]:
+    """What was found before something went wrong is told too."""
+    findings: list[Finding] = []
     try:
         with penstock.open(place, create=False) as hub:
-            findings = hub_findings(hub)
+            findings += hub_findings(hub)
             streams = hub.streams()
-            findings.append({"what": "streams", "found": len(streams), "ok": None, "advice": ""})
+            findings += stream_findings(hub, streams)
             if deep:
                 for info in streams:
-                    findings += damage_findings(hub.stream(info.name))
-            return findings
+                    findings += damage_findings(hub, info.name)
     except NoHub as none:
-        return [{"what": "hub", "found": str(none), "ok": None, "advice": ""}]
+        findings.append({"what": "hub", "found": str(none), "ok": None, "advice": ""})
     except PenstockError as wrong:
-        return [{"what": "hub", "found": str(wrong), "ok": False, "advice": ""}]
+        findings.append({"what": "hub", "found": str(wrong), "ok": False, "advice": ""})
+    return findings

@@ -15,6 +15,7 @@ from penstock.cli.streams import as_json
 from penstock.core.errors import BadQuantity, BadSetting
 from penstock.core.model import RecordId, ShardId
 from penstock.core.names import checked_name
+from penstock.core.places import shown_place
 from penstock.core.quantities import seconds
 from penstock.ops.explain import told
 from penstock.ops.ranges import shown_shards
@@ -52,7 +53,7 @@ def list_groups(hub: str, /, as_json: bool) -> None:
     if as_json:
         render.json_line(views)
     else:
-        render.table(views, empty=f"no groups in {hub}")
+        render.table(views, empty=f"no groups in {shown_place(hub)}")
 
 
 @group.command()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -10,12 +10,13 @@ import click
 import penstock
 from penstock.cli import render
 from penstock.cli.streams import as_json
-from penstock.core.standing import Group
+from penstock.core.places import shown_place
 from penstock.ops.views import lag_views, latency_views
 from penstock.runtime.groups import Groups
+from penstock.runtime.progress import Progress
 from penstock.runtime.rows import now_ms
 
-_View = Callable[[Groups, Group, str | None, bool], list[dict[str, Any]]]
+_View = Callable[[Groups, Progress, bool], list[dict[str, Any]]]
 
 
 def _options(command: Callable[..., None]) -> Callable[..., None]:
@@ -46,14 +47,14 @@ def latency(hub: str, /, **asked: Any) -> None:
     _show(hub, _latency, **asked)
 
 
-def _lag(groups: Groups, group: Group, stream: str | None, each: bool) -> list[dict[str, Any]]:
-    positions = groups.positions(group, stream)
-    return lag_views(group.name, positions, groups.unread(positions), now_ms(), each=each)
+def _lag(groups: Groups, come: Progress, each: bool) -> list[dict[str, Any]]:
+    unread = groups.unread(come.positions)
+    return lag_views(come.group, come.positions, unread, now_ms(), each=each)
 
 
-def _latency(groups: Groups, group: Group, stream: str | None, each: bool) -> list[dict[str, Any]]:
-    positions = groups.positions(group, stream)
-    return latency_views(group.name, positions, groups.last_read(positions), now_ms(), each=each)
+def _latency(groups: Groups, come: Progress, each: bool) -> list[dict[str, Any]]:
+    last = groups.last_read(come.positions)
+    return latency_views(come.group, come.positions, last, now_ms(), each=each)
 
 
 def _show(
@@ -69,12 +70,10 @@ def _show(
         groups = opened.groups
         if stream is not None:
             opened.stream(stream)
-        chosen: Iterable[Group] = groups.every() if name is None else [groups.load(name)]
         rows = [
             row
-            for group in chosen
-            if name is not None or stream is None or stream in group.streams
-            for row in view(groups, group, stream, verbose)
+            for come in groups.progress(name, stream)
+            for row in view(groups, come, verbose)
             if row["lag"] or not quiet
         ]
     rows.sort(key=lambda row: (row["group"], row["stream"]))
@@ -87,4 +86,4 @@ def _show(
 def _nothing(hub: str, name: str | None, stream: str | None) -> str:
     if name is not None:
         return f"{name} reads no stream that is there"
-    return f"no groups in {hub}" if stream is None else f"no group reads {stream}"
+    return f"no groups in {shown_place(hub)}" if stream is None else f"no group reads {stream}"

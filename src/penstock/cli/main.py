@@ -15,13 +15,16 @@ from penstock.cli.bench import bench
 from penstock.cli.demo import demo
 from penstock.cli.doctor import doctor
 from penstock.cli.groups import group
+from penstock.cli.kafka import kafka
 from penstock.cli.lag import lag, latency
+from penstock.cli.mirror import mirror
 from penstock.cli.prove import prove
 from penstock.cli.records import append, tail
 from penstock.cli.run import run
 from penstock.cli.streams import stream
 from penstock.cli.topology import topology
 from penstock.core.errors import BadSetting, PenstockError
+from penstock.core.places import shown_place
 
 HUB_DEFAULT = "./penstock-data"
 SETTINGS_FILE = "penstock.toml"
@@ -35,7 +38,7 @@ SETTINGS_FILE = "penstock.toml"
 @click.option(
     "--hub",
     metavar="HUB",
-    help=f"A directory [else $PENSTOCK_HUB, {SETTINGS_FILE}, {HUB_DEFAULT}].",
+    help=f"A directory, or kafka://host:9092 [else $PENSTOCK_HUB, {SETTINGS_FILE}, {HUB_DEFAULT}].",
 )
 @click.version_option(penstock.__version__, prog_name="penstock")
 @click.pass_context
@@ -43,7 +46,8 @@ def cli(context: click.Context, hub: str | None) -> None:
     """Partitioned streams of records: create streams, append to them, look at them."""
     if hub is not None and (not hub or hub.startswith("memory:")):
         raise BadSetting(
-            f"--hub {hub!r}: name a directory; a memory hub would end with this command"
+            f"--hub {shown_place(hub)!r}: name a directory; a memory hub would end with this "
+            "command"
         )
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
@@ -51,7 +55,8 @@ def cli(context: click.Context, hub: str | None) -> None:
 
 
 for command in (
-    append, bench, demo, doctor, group, lag, latency, prove, run, stream, tail, topology,
+    append, bench, demo, doctor, group, kafka, lag, latency, mirror, prove, run, stream, tail,
+    topology,
 ):  # fmt: skip
     cli.add_command(command)
 

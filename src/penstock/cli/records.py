@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import IO, Any
 
@@ -54,11 +54,18 @@ def append(
             raise BadSetting("--key-field goes with JSON lines and without --key")
         if shard is not None:
             check_shard(target.info, shard)
-        count = _append_lines(target, file, lines == "json", key_field, key, shard)
+        try:
+            count = _append_lines(target, file, lines == "json", key_field, key, shard)
+        except _Interrupted as interrupted:
+            click.echo(
+                f"{stream}: interrupted, {render.counted(interrupted.count, 'record')} appended",
+                err=True,
+            )
+            raise KeyboardInterrupt from None
     if as_json:
         render.json_line({"stream": stream, "appended": count})
     else:
-        click.echo(f"{stream}: {count} records appended", err=True)
+        click.echo(f"{stream}: {render.counted(count, 'record')} appended", err=True)
 
 
 def _append_lines(
@@ -70,7 +77,7 @@ def _append_lines(
     shard: int | None,
 ) -> int:
     count = number = 0
-    with _progress(file) as advance, stream.appender(linger="5ms") as out:
+    with _progress(file) as advance, stream.appender(linger="5ms") as out, _counting(lambda: count):
         for number, line in enumerate(file, 1):
             text = line.rstrip(b"\r\n")
             if is_json and not text.strip():
@@ -87,6 +94,20 @@ def _append_lines(
             count += 1
             advance(len(line), count)
     return count
+
+
+class _Interrupted(BaseException):
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+
+@contextmanager
+def _counting(count: Callable[[], int]) -> Iterator[None]:
+    """Ctrl-C with the number of records that were taken until then: the appender writes them."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise _Interrupted(count()) from None
 
 
 def _for_codec(stream: Stream, value: Any, text: bytes, is_json: bool) -> Any:

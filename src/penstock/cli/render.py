@@ -15,6 +15,7 @@ from rich.text import Text
 Row = Mapping[str, Any]
 
 NARROW = 16
+NAMES = 44
 
 _STYLES = {"True": "green", "False": "red"}
 _STATES = {"free": "red", "waiting": "yellow", "moving": "yellow", "done": "dim"}
@@ -26,6 +27,10 @@ def on_terminal() -> bool:
 
 def json_line(value: Any) -> None:
     click.echo(json.dumps(value, ensure_ascii=False))
+
+
+def counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def table(rows: Sequence[Row], *, empty: str = "nothing there", rare: Collection[str] = ()) -> None:
@@ -83,7 +88,8 @@ def _rich_table(columns: list[str], cells: list[list[str]], rows: Iterable[Row])
             column,
             justify="right" if numeric else "left",
             overflow="fold",
-            no_wrap=width <= NARROW,  # only what is wide is broken where the terminal is not
+            # Only what is wide is broken where the terminal is not; names never are.
+            no_wrap=width <= NARROW or (at == 0 and width <= NAMES),
         )
     for line, row in zip(cells, rows, strict=True):
         style = _STYLES.get(str(row.get("ok")), "") or _STATES.get(str(row.get("state")), "")

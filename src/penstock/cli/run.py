@@ -26,6 +26,7 @@ from penstock.cli.signals import ended_by_sigterm
 from penstock.cli.spark import ENGINES, check_local, spark_options, spark_settings, started
 from penstock.cli.streams import as_json
 from penstock.core.errors import BadSetting
+from penstock.core.places import shown_place
 from penstock.ops.running import Rates, run_views, summary
 from penstock.runtime.groups import Groups
 from penstock.runtime.loading import load_topology
@@ -131,6 +132,7 @@ def run(
         wanted = spark_settings(settings.spark, master, remote, conf, ui)
         count = settings.lanes if lanes is None else lanes
         opened = stack.enter_context(penstock.open(hub))
+        opened.capabilities.require("store", "commit")  # before any stream is made
         if engine == "spark":
             check_before(opened.backend, wanted)
             check_session(count, wanted)
@@ -213,7 +215,14 @@ def _log_to_stderr() -> None:
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         logger.addHandler(handler)
         logger.propagate = False  # some library may give the root a handler of its own
+        logging.root.addFilter(_is_not_raised_too)
     logger.setLevel(logging.INFO)
+
+
+def _is_not_raised_too(record: logging.LogRecord) -> bool:
+    """The way to Java logs with a trace what it raises as well, and whoever called it tells that
+    in a line."""
+    return record.module not in ("java_gateway", "clientserver")
 
 
 class _Live:
@@ -269,7 +278,7 @@ class _Lines:
         self._rates = Rates()
         self._said_s = time.monotonic()
         names = ", ".join(each.name for each in running.topology.computations)
-        self._first = f"running {names} on {hub} as {running.name}"
+        self._first = f"running {names} on {shown_place(hub)} as {running.name}"
 
     def __enter__(self) -> _Lines:
         self._rates.look(_processed(self._running), time.monotonic())

@@ -11,6 +11,7 @@ import penstock
 from penstock.cli import render
 from penstock.core.errors import BadSetting
 from penstock.core.model import ROUTINGS, Bounds, StreamInfo
+from penstock.core.places import shown_place
 from penstock.ops.views import shard_views, stream_view
 from penstock.runtime.hub import SHARDS_DEFAULT, Hub
 
@@ -36,13 +37,16 @@ def create(hub: str, /, name: str, as_json: bool, **settings: Any) -> None:
     """Create the stream NAME, and the hub if there is none."""
     with penstock.open(hub) as opened:
         made = opened.create_stream(name, **settings)
-        view = stream_view(made.info, _bounds(opened, made.info))
+        (bounds,) = _bounds(opened, made.info)
+        view = stream_view(made.info, bounds)
         if as_json:
             render.json_line(view)
             return
         asked = settings["shards"]
         kept = f" (it was there, {asked} were asked for)" if made.shards != asked else ""
-        click.echo(f"{name}: {made.shards} shards{kept}, codec {made.info.codec}, in {hub}")
+        click.echo(
+            f"{name}: {made.shards} shards{kept}, codec {made.info.codec}, in {shown_place(hub)}"
+        )
 
 
 @stream.command("list")
@@ -51,11 +55,15 @@ def create(hub: str, /, name: str, as_json: bool, **settings: Any) -> None:
 def list_streams(hub: str, /, as_json: bool) -> None:
     """All streams of the hub."""
     with penstock.open(hub, create=False) as opened:
-        views = [stream_view(info, _bounds(opened, info)) for info in opened.streams()]
+        streams = opened.streams()
+        bounds = _bounds(opened, *streams)
+        at_most = _at_most(opened)
+    views = [stream_view(info, own) for info, own in zip(streams, bounds, strict=True)]
     if as_json:
         render.json_line(views)
     else:
-        render.table(views, empty=f"no streams in {hub}")
+        shown = [{**view, "records": f"{at_most}{view['records']}"} for view in views]
+        render.table(shown, empty=f"no streams in {shown_place(hub)}")
 
 
 @stream.command()
@@ -66,12 +74,13 @@ def show(hub: str, /, name: str, as_json: bool) -> None:
     """One stream with its shards."""
     with penstock.open(hub, create=False) as opened:
         info = opened.stream(name).info
-        bounds = _bounds(opened, info)
+        (bounds,) = _bounds(opened, info)
+        at_most = _at_most(opened)
     view, shards = stream_view(info, bounds), shard_views(info, bounds)
     if as_json:
         render.json_line({**view, "shards": shards})
         return
-    render.table([view])
+    render.table([{**view, "records": f"{at_most}{view['records']}"}])
     render.table(shards)
 
 
@@ -84,18 +93,27 @@ def delete(hub: str, /, name: str, yes: bool, as_json: bool) -> None:
     """Delete a stream with all its records, for good."""
     with penstock.open(hub, create=False) as opened:
         info = opened.stream(name).info
-        records = stream_view(info, _bounds(opened, info))["records"]
+        (bounds,) = _bounds(opened, info)
+        records = stream_view(info, bounds)["records"]
+        shown = f"{_at_most(opened)}{records}"
         if not yes:
             if not sys.stdin.isatty():
-                raise BadSetting(f"{name} has {records} records: say --yes to delete them")
-            click.confirm(f"Delete {name} with {records} records?", abort=True)
+                raise BadSetting(f"{name} has {shown} records: say --yes to delete them")
+            click.confirm(f"Delete {name} with {shown} records?", abort=True)
         opened.delete_stream(name)
     if as_json:
         render.json_line({"stream": name, "deleted": True, "records": records})
     else:
-        click.echo(f"{name}: deleted, {records} records")
+        click.echo(f"{name}: deleted, {shown} records")
 
 
-def _bounds(hub: Hub, info: StreamInfo) -> dict[int, Bounds]:
-    opened = hub.stream(info.name)
-    return {shard.index: opened.bounds(shard.index) for shard in info.shards}
+def _at_most(hub: Hub) -> str:
+    """Where offsets have gaps they count more than there are records."""
+    return "≤" if "dense_offsets" in hub.capabilities.missing else ""
+
+
+def _bounds(hub: Hub, *streams: StreamInfo) -> list[dict[int, Bounds]]:
+    """Of all shards of these streams, asked for at once."""
+    shards = [(info, shard.index) for info in streams for shard in info.shards]
+    found = iter(hub.backend.bounds_of(shards))
+    return [{shard.index: next(found) for shard in info.shards} for info in streams]

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from penstock.core.errors import PenstockError
-from penstock.core.quantities import shown_size
+from penstock.core.errors import (
+    BadBatch,
+    OffsetOutOfRange,
+    PenstockError,
+    RecordTooLarge,
+    UnknownStream,
+)
+from penstock.core.model import StreamInfo
+from penstock.ops.meanings import meaning, stream_meaning
 from penstock.runtime.hub import Hub
 from penstock.runtime.stream import Stream
 from penstock.spark.java import ADVICE, find_java
-
-DISK_FREE_MIN = 1 << 30
 
 _PARTS = {
     "pyarrow": "needed",
@@ -46,45 +52,69 @@ def machine_findings() -> list[Finding]:
 
 def hub_findings(hub: Hub) -> list[Finding]:
     """About an opened hub."""
-    facts = hub.describe()
-    findings = []
-    for what, found in facts.items():
-        ok, advice = None, ""
-        shown: Any = found
-        if what.startswith("bytes"):
-            shown = shown_size(found)
-        if what == "bytes_free_disk":
-            ok = found >= DISK_FREE_MIN
-            advice = "" if ok else "less than 1 GiB is free: make room before the disk is full"
-        if what == "write_lock":
-            shown = found or "nobody holds it"
-            ok = True if not found else None
-            advice = (
-                "" if not found else "if this lasts, that process is stopped: kill or continue it"
-            )
-        if what == "stale_readers_cleared" and found:
-            advice = "processes were killed while they read; their slots are free again"
-        findings.append(_finding(what, shown, ok=ok, advice=advice))
+    meanings = {what: meaning(what, found) for what, found in hub.describe().items()}
+    return [
+        _finding(what, told.shown, ok=told.ok, advice=told.advice)
+        for what, told in meanings.items()
+    ]
+
+
+def stream_findings(hub: Hub, streams: Sequence[StreamInfo]) -> list[Finding]:
+    """How many streams there are, and what is unusual about each."""
+    findings = [_finding("streams", len(streams))]
+    for info, facts in zip(streams, hub.backend.describe_streams(streams), strict=True):
+        for what, found in facts.items():
+            told = stream_meaning(what, found)
+            findings.append(_finding(info.name, told.shown, ok=told.ok, advice=told.advice))
     return findings
 
 
-def damage_findings(stream: Stream) -> list[Finding]:
+def damage_findings(hub: Hub, name: str) -> list[Finding]:
     """Every record of a stream read and checked."""
+    try:
+        stream = hub.stream(name)
+        return [finding for shard in range(stream.shards) for finding in _damage(stream, shard)]
+    except UnknownStream:
+        return [_finding(name, "deleted meanwhile")]
+    except PenstockError as why:
+        return [_finding(name, str(why), ok=False)]
+
+
+def _damage(stream: Stream, shard: int) -> list[Finding]:
+    what = f"{stream.name}:{shard}"
     findings = []
-    for shard in range(stream.shards):
-        at, end = stream.bounds(shard)
-        records = 0
-        while at < end:
-            try:
-                for batch in stream.read_arrow(shard, at, end):
-                    records += batch.num_rows
-                    at = batch.column("offset")[-1].as_py() + 1
-                break
-            except PenstockError as why:
-                findings.append(_finding(f"{stream.name}:{shard}", str(why), ok=False))
-                at = max(getattr(why, "end", end), at + 1)
-        findings.append(_finding(f"{stream.name}:{shard}", f"{records} records are whole", ok=True))
-    return findings
+    records = 0
+    at, end = stream.bounds(shard)
+    while at < end:
+        try:
+            for batch in stream.read_arrow(shard, at, end):
+                records += batch.num_rows
+                at = batch.column("offset")[-1].as_py() + 1
+            break
+        except UnknownStream:
+            raise
+        except PenstockError as why:
+            if not _is_trimmed(why):
+                findings.append(_finding(what, str(why), ok=False))
+            at = max(_behind(why, end), at + 1)
+    return [*findings, _finding(what, f"{records} records are whole", ok=True)]
+
+
+def _is_trimmed(why: PenstockError) -> bool:
+    """Retention does not wait for who looks."""
+    return isinstance(why, OffsetOutOfRange) and why.offset < why.start
+
+
+def _behind(why: PenstockError, end: int) -> int:
+    """Where to read on."""
+    match why:
+        case BadBatch():
+            return why.end
+        case RecordTooLarge():
+            return why.offset + 1
+        case OffsetOutOfRange() if _is_trimmed(why):
+            return why.start
+    return end
 
 
 def _java() -> Finding:

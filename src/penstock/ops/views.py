@@ -30,7 +30,7 @@ def stream_view(info: StreamInfo, bounds: Mapping[int, Bounds]) -> dict[str, Any
         "codec": info.codec,
         "routing": info.routing,
         "retention": _retention(info),
-        "created": utc(info.created_ms),
+        "created": utc(info.created_ms) if info.created_ms else None,
     }
 
 
@@ -38,7 +38,8 @@ def shard_views(info: StreamInfo, bounds: Mapping[int, Bounds]) -> list[dict[str
     """A stream's shards, one line each."""
     views = []
     for shard in info.shards:
-        begin, end = shard.hash_range
+        # Other routings do not look at ranges.
+        begin, end = shard.hash_range if info.routing == "md5-range" else (None, None)
         kept = bounds[shard.index]
         views.append(
             {
