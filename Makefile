@@ -7,8 +7,10 @@ SEEDS ?= 100
 SECONDS ?= 60
 RECORDS ?= 100000
 STORE := core contracts sim live lmdb runtime ops
-LANES := engine spark prove bench cli test_docs.py
-LATER := lmdb $(LANES)
+LANES := engine spark
+DOORS := prove bench cli test_docs.py
+KAFKA := contract native log copying reading lag settings jars
+LATER := lmdb kafka $(LANES) $(DOORS)
 comma := ,
 space := $(subst ,, )
 WHOLE := $(subst $(space),$(comma),$(patsubst %,*/core/%.py,group draft standing events assign shares member watch checkpoint group_bytes fields journal dispatch policy attempts))
@@ -23,7 +25,7 @@ help: ## Show this list
 setup: $(STAMP) ## Make .venv, install what is pinned, say what later parts need
 	@$(BIN)/python -m penstock.ops.needs
 
-$(STAMP): requirements/dev.txt pyproject.toml
+$(STAMP): requirements/dev.txt pyproject.toml hatch_build.py src/penstock/backends/kafka/columns.c
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "Python 3.11 or newer is needed: make setup PYTHON=python3.11" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
@@ -38,8 +40,8 @@ demo: $(STAMP) ## Three stages on Spark: kill a replica, stop another, add a fou
 
 .PHONY: check
 check: $(STAMP) ## Format, lint, types, layers, core and contract tests: under a minute
-	$(BIN)/ruff format --check --quiet src tests examples
-	$(BIN)/ruff check --quiet src tests examples
+	$(BIN)/ruff format --check --quiet src tests examples hatch_build.py
+	$(BIN)/ruff check --quiet src tests examples hatch_build.py
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo >/dev/null || $(BIN)/lint-imports
 	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target check-core check-contracts check-rest
@@ -53,17 +55,23 @@ check-rest: $(STAMP)
 	$(BIN)/python -m pytest -q -m "not slow" $(patsubst %,--ignore=tests/%,core contracts $(LATER))
 
 .PHONY: test
-test: $(STAMP) check ## Everything, Spark, kills and damaged files included: a quarter of an hour
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=recurse test-store test-lanes
+test: $(STAMP) check ## Everything, Spark, Kafka, kills and damaged files included: about a quarter of an hour
+	@$(MAKE) --no-print-directory --jobs=3 --output-sync=recurse test-lanes test-kafka test-brokers test-store test-doors
 	$(MAKE) --no-print-directory cover
 
-.PHONY: test-store test-lanes
+.PHONY: test-store test-lanes test-doors test-kafka test-brokers
 test-store: $(STAMP)
 	$(BIN)/python -m pytest -q -m "not slow" tests/lmdb
 	$(BIN)/python -m pytest -q -m slow $(patsubst %,tests/%,$(STORE))
 test-lanes: $(STAMP)
 	$(BIN)/python -m pytest -q -m "not slow" $(patsubst %,tests/%,$(LANES))
 	$(BIN)/python -m pytest -q -m slow $(patsubst %,tests/%,$(LANES))
+test-kafka: $(STAMP) # This and the next wait for brokers most of the time: they run beside lanes.
+	$(BIN)/python -m pytest -q $(patsubst %,tests/kafka/test_%.py,$(KAFKA))
+test-brokers: $(STAMP)
+	$(BIN)/python -m pytest -q tests/kafka $(patsubst %,--ignore=tests/kafka/test_%.py,$(KAFKA))
+test-doors: $(STAMP)
+	$(BIN)/python -m pytest -q $(patsubst %,tests/%,$(DOORS))
 
 .PHONY: cover
 cover: $(STAMP) ## Every branch of the group machine, the dispatcher and more, by the core tests alone
@@ -86,6 +94,10 @@ engines: $(STAMP) ## The whole contract of engines, on lanes that are processes 
 prove: $(STAMP) ## Kill replicas of a topology at every fail point, 10^5 records each: make prove SEED=7
 	$(BIN)/python -m penstock.testing.prove --records $(RECORDS) $(if $(SEED),--seed $(SEED))
 
+.PHONY: outages
+outages: $(STAMP) ## Kill and stop a Kafka broker under load, at more moments than make test does: ten minutes
+	PENSTOCK_ALL_OUTAGES=1 $(BIN)/python -m pytest -q tests/kafka/test_outages.py
+
 .PHONY: faults
 faults: $(STAMP) ## Kill, cut the power and damage files with another seed: make faults SEED=7
 	$(if $(SEED),PENSTOCK_SEED=$(SEED)) $(BIN)/python -m pytest -q -m slow tests/lmdb
@@ -97,10 +109,10 @@ bench: $(STAMP) ## Measure against raw LMDB and a file of lines, and the group m
 
 .PHONY: format
 format: $(STAMP) ## Put the code into shape
-	$(BIN)/ruff format src tests examples
-	$(BIN)/ruff check --fix src tests examples
+	$(BIN)/ruff format src tests examples hatch_build.py
+	$(BIN)/ruff check --fix src tests examples hatch_build.py
 
 .PHONY: lock
 lock: $(STAMP) ## Pin the requirements anew
-	$(BIN)/uv pip compile pyproject.toml --group dev --extra spark --extra connect --universal --python-version 3.11 \
+	$(BIN)/uv pip compile pyproject.toml --group dev --extra spark --extra connect --extra kafka --universal --python-version 3.11 \
 	  --generate-hashes --no-header --upgrade --quiet -o requirements/dev.txt

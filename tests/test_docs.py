@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from penstock.backends.kafka.backend import KafkaBackend
+from penstock.backends.lmdb.backend import LmdbBackend
+from penstock.core.ports import CAPABILITIES
 from penstock.failpoints import POINTS
 
 ROOT = Path(__file__).parents[1]
@@ -24,7 +27,7 @@ def _run(command: list[str], cwd: Path) -> str:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "PYTHONWARNINGS": "error"}
     done = subprocess.run(
-        command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120, check=False
+        command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=280, check=False
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     return done.stdout
@@ -92,3 +95,13 @@ def test_the_fail_points_of_the_docs_are_those_of_the_code() -> None:
     page = (ROOT / "docs/testing.md").read_text()
     listed = dict(re.findall(r"^\| `([a-z.-]+)` \| (.+) \|$", page, re.MULTILINE))
     assert listed == dict(POINTS)
+
+
+def test_the_capabilities_of_the_docs_are_those_of_the_code() -> None:
+    page = (ROOT / "docs/kafka.md").read_text()
+    for capability in CAPABILITIES:
+        cells = [
+            f"no: {missing[capability]}" if capability in missing else "yes"
+            for missing in (LmdbBackend.capabilities.missing, KafkaBackend.capabilities.missing)
+        ]
+        assert f"| `{capability}` | {cells[0]} | {cells[1]} |" in page
