@@ -38,7 +38,7 @@ def copying(
         origin,
         topic=topic,
         message_bytes_max=message_bytes_max,
-        make_producer=lambda more: wrapped(Producer({**common, **more})),
+        make_producer=lambda more: (wrapped(Producer({**common, **more})), None),
         make_consumer=lambda more: Consumer({**common, **more}),
         outgoing=outgoing,
         translated=_translated,

@@ -76,7 +76,7 @@ def test_settings_that_may_not_be_read_are_told_as_such(
     kafka: Kafka, backend: KafkaBackend
 ) -> None:
     admin: Any = Barred(backend._admin)
-    facts = broker_facts(KafkaSettings.of(kafka.url), admin, backend._offsets)
+    facts = broker_facts(KafkaSettings.of(kafka.url), admin)
     assert facts["brokers"] == 1
     assert "this user has no right to it" in facts["settings_unread"]
     assert "message.max.bytes" not in facts

@@ -327,7 +327,8 @@ from penstock.backends.kafka.native_arrivals import NativeArrivals
 hub = penstock.open(sys.argv[1])
 hub.create_stream("a", shards=2).append(b"x", shard=1)
 clients, topic = hub.backend._clients, hub.backend._topics.topic_of("a")
-arrivals = NativeArrivals(clients.native, *clients.native_consumer(clients.native))
+made = clients.native_consumer(clients.native)
+arrivals = NativeArrivals(clients.native, *made, clients.settings.bootstrap)
 arrivals.stand(topic, 1, 0)
 while arrivals.take(10, 1000, 0.1).chunk is None:
     pass
@@ -350,7 +351,11 @@ def test_a_client_whose_partition_is_gone_does_not_end_the_process(place: Place)
 
 def _arrivals_of(clients: Clients) -> NativeArrivals:
     assert clients.native is not None
-    return NativeArrivals(clients.native, *clients.native_consumer(clients.native))
+    return NativeArrivals(
+        clients.native,
+        *clients.native_consumer(clients.native),
+        clients.settings.bootstrap,
+    )
 
 
 def _check_closes(arrivals: NativeArrivals) -> None:

@@ -266,6 +266,7 @@ class Appending:
             sender.put_away()
             why = f"no broker of {self._clients.settings} answered in time"
             raise self._unknown(parts[0], why)
+        sender.revive()
         for part in parts:
             if not part.done:
                 try:

@@ -41,6 +41,9 @@ class Arrivals(Protocol):
         """What is there, at most so many records, and about so many bytes; waits for the first
         record, and for more if more are asked for."""
 
+    def revive(self) -> None:
+        """In case that the client has no broker to ask any more."""
+
     def position(self) -> int:
         """Behind what was taken, and behind the gaps that follow."""
 
@@ -81,6 +84,9 @@ class MessageArrivals:
     def _is_here(self, message: Message) -> bool:
         here: bool = (message.topic(), message.partition()) == (self._at.topic, self._at.partition)
         return here
+
+    def revive(self) -> None:
+        """Out of reach: another client takes its place once patience is over."""
 
     def position(self) -> int:
         (position,) = self._consumer.position([self._at])

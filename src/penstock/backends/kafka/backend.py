@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from penstock.backends.kafka.appending import Appending
+from penstock.backends.kafka.asked import ASK_S, PAUSE_S, Admin, Asked
 from penstock.backends.kafka.clients import Clients
 from penstock.backends.kafka.connecting import connected
 from penstock.backends.kafka.copying import KafkaCopying
@@ -72,7 +73,12 @@ class KafkaBackend:
         self._patience_s = patience_s = settings.write_timeout_s or patience_s
         self._gate = Gate()
         self._clients = clients = Clients(settings, self._gate)
-        self._admin = connected(self._clients)
+        self._admin: Admin = Asked(
+            connected(clients),
+            clients.admin,
+            lambda admin: admin.poll(PAUSE_S),
+            *(clients, patience_s, self._gate.check),
+        )
         self._offsets = Offsets(self._clients, patience_s, self._gate.check)
         # No part knows this one: so all clients end with the last who uses it.
         self._senders = Senders(lambda size: sending(clients, {"batch.size": size}))
@@ -200,7 +206,8 @@ class KafkaBackend:
         check_start(stream, shard, before, self.bounds(stream, shard))
         partition = TopicPartition(topic.name, shard, before)
         try:
-            for future in self._admin.delete_records([partition]).values():
+            admin = self._admin.client
+            for future in admin.delete_records([partition]).values():
                 future.result()
         except KafkaException as why:
             error = error_of(why)
@@ -228,7 +235,7 @@ class KafkaBackend:
             origin,
             topic=topic.name,
             message_bytes_max=min(topic.message_bytes_max, self._clients.message_bytes_max),
-            make_producer=lambda properties: self._clients.producer(**properties),
+            make_producer=lambda properties: sending(self._clients, properties),
             make_consumer=lambda properties: self._clients.consumer(**properties),
             outgoing=outgoing,
             translated=lambda error, doing: translated(error, self._settings, doing),
@@ -269,7 +276,7 @@ class KafkaBackend:
 
     def describe(self) -> dict[str, Any]:
         self._gate.check()
-        facts = broker_facts(self._settings, self._admin, self._offsets)
+        facts = broker_facts(self._settings, self._admin)
         return {**facts, "native": self._clients.native is not None}
 
     def describe_streams(self, streams: Sequence[StreamInfo]) -> list[dict[str, Any]]:
@@ -292,8 +299,8 @@ class KafkaBackend:
         self._offsets.close()
 
     def _cluster_id(self) -> str:
-        listed = self._offsets.patiently(
-            lambda: self._admin.list_topics(timeout=2.0), "asking for the cluster's id"
+        listed = self._admin.patiently(
+            lambda admin: admin.list_topics(timeout=ASK_S), "asking for the cluster's id"
         )
         return str(listed.cluster_id)
 

@@ -17,6 +17,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from penstock.backends.kafka.clients import BATCH_BYTES
 from penstock.backends.kafka.failures import AWAY, UNKNOWN_TOPIC, error_of
 from penstock.backends.kafka.messages import Outgoing
+from penstock.backends.kafka.native_sending import ColumnSending
 from penstock.backends.kafka.refusals import check_headers
 from penstock.core.batch import Batch
 from penstock.core.copying import too_large
@@ -55,7 +56,7 @@ class KafkaCopying:
         *,
         topic: str,
         message_bytes_max: int,
-        make_producer: Callable[[Properties], Producer],
+        make_producer: Callable[[Properties], tuple[Producer, ColumnSending | None]],
         make_consumer: Callable[[Properties], Consumer],
         outgoing: Callable[[Batch], Iterable[Outgoing]],
         translated: Callable[[KafkaError, str], PenstockError],
@@ -74,6 +75,7 @@ class KafkaCopying:
         self._outgoing = outgoing
         self._translated = translated
         self._producer: Producer | None = None
+        self._columns: ColumnSending | None = None
         self._ended: PenstockError | None = None
         self._begun = False
         self._begun_s = 0.0
@@ -192,6 +194,8 @@ class KafkaCopying:
                     raise
             if time.monotonic() > until_s:
                 raise self._unknown()
+            if self._columns is not None:
+                self._columns.revive()
 
     # After an error
 
@@ -219,7 +223,7 @@ class KafkaCopying:
         """A new producer for one that broke, unless somebody has copied meanwhile; how far it
         came."""
         before = self.at
-        self._producer = None
+        self._producer = self._columns = None
         # To begin again would fence whoever copies meanwhile: first look whether somebody does.
         if self._committed(pending=True) not in known:
             raise self._fenced()
@@ -258,7 +262,7 @@ class KafkaCopying:
         self.at = self._committed()
 
     def _initialised(self) -> Producer:
-        producer = self._make_producer(
+        producer, self._columns = self._make_producer(
             {
                 "transactional.id": self._id,
                 "transaction.timeout.ms": TRANSACTION_S * 1000,
@@ -313,7 +317,7 @@ class KafkaCopying:
 
     def _end(self, why: PenstockError) -> PenstockError:
         """Let go of the producer; whoever calls again is told the same."""
-        self._producer = None
+        self._producer = self._columns = None
         self._begun = False
         self._ended = self._ended or why
         return why

@@ -39,6 +39,8 @@ log = logging.getLogger("penstock.kafka")
 
 WAIT_S = 0.05
 END_S = 5.0
+REVIVE_S = 1.0
+"""So long what there is does not come, before it is looked after the client."""
 _DAMAGED = {KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION}
 _NO_SUCH_OFFSET = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
 READ_BYTES_MAX = 2**30
@@ -152,6 +154,7 @@ class Cursor:
     ) -> bool:
         """Whether something is ahead, which may take a while; False: there is no more before the
         end, or before something that is told when it is the first of a read."""
+        revive_s = time.monotonic() + REVIVE_S
         until_s = time.monotonic() + self._patience_s
         while not self._ahead:
             if end is not None and self._reached >= end:
@@ -169,7 +172,12 @@ class Cursor:
             if self._nothing_more():
                 return False
             if not in_time:
-                raise Unreachable(f"reading {self._at}: no answer in time; try again")
+                at = self._at
+                self._renew()
+                raise Unreachable(f"reading {at}: no answer in time; try again")
+            if time.monotonic() > revive_s:
+                self._arrivals.revive()
+                revive_s = time.monotonic() + REVIVE_S
             before = self._reached
             self._fetched(1, room, WAIT_S)
             if self._reached > before:
@@ -335,4 +343,5 @@ def _arrivals(clients: Clients, hear: Hear) -> Arrivals:
     narrow = RECEIVED_MAX in clients.settings.properties
     if clients.native is None or narrow:
         return MessageArrivals(clients.consumer(hear))
-    return NativeArrivals(clients.native, *clients.native_consumer(clients.native))
+    made = clients.native_consumer(clients.native)
+    return NativeArrivals(clients.native, *made, clients.settings.bootstrap)

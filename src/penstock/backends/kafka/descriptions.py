@@ -24,9 +24,11 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from penstock.backends.kafka.asked import ASK_S, SILENT_S, Admin
 from penstock.backends.kafka.clients import Clients
+from penstock.backends.kafka.ending import ended
 from penstock.backends.kafka.failures import UNKNOWN_TOPIC, error_of, raised, translated
-from penstock.backends.kafka.offsets import ASK_S, GONE, Offsets
+from penstock.backends.kafka.offsets import GONE, Offsets
 from penstock.core.batch import Row
 from penstock.core.errors import AccessRefused, Unreachable
 
@@ -48,7 +50,7 @@ class Descriptions:
     def __init__(
         self,
         clients: Clients,
-        admin: AdminClient,
+        admin: Admin,
         offsets: Offsets,
         append: Callable[[Sequence[Row]], object],
         patience_s: float,
@@ -123,25 +125,38 @@ class Descriptions:
         if topic_id != self._id or self._next > bounds.end:
             self._start_over()  # others made the topic anew
             self._id = topic_id
-        if self._reader is None:
-            self._reader = self._clients.consumer()
+        reader = self._reader
+        if reader is None:
             self._next = bounds.start
-            self._reader.assign([TopicPartition(TOPIC, 0, bounds.start)])
-        until_s = time.monotonic() + self._patience_s
+            reader = self._new_reader()
+        moved_s = time.monotonic()
+        until_s = moved_s + self._patience_s
         while self._next < bounds.end:
-            messages = self._reader.consume(500, 0.005) or self._reader.consume(1, 0.1)
+            before = self._next
+            messages = reader.consume(500, 0.005) or reader.consume(1, 0.1)
             for message in messages:
                 self._take(message)
-            (position,) = self._reader.position([TopicPartition(TOPIC, 0)])
+            (position,) = reader.position([TopicPartition(TOPIC, 0)])
             self._next = max(self._next, position.offset)
-            if time.monotonic() > until_s:
+            now_s = time.monotonic()
+            if now_s > until_s:
                 raise Unreachable(f"reading {TOPIC}: no answer in time; try again")
+            if self._next > before:
+                moved_s = now_s
+            elif now_s - moved_s > SILENT_S:
+                ended(reader.close, 0.0)
+                reader, moved_s = self._new_reader(), now_s
+
+    def _new_reader(self) -> Consumer:
+        reader = self._reader = self._clients.consumer()
+        reader.assign([TopicPartition(TOPIC, 0, self._next)])
+        return reader
 
     def _id_of(self) -> str | None:
         """Of the topic of descriptions, None if there is none."""
 
-        def ask() -> str | None:
-            asked = self._admin.describe_topics(TopicCollection([TOPIC]), request_timeout=ASK_S)
+        def ask(admin: AdminClient) -> str | None:
+            asked = admin.describe_topics(TopicCollection([TOPIC]), request_timeout=ASK_S)
             try:
                 return str(asked[TOPIC].result().topic_id)
             except KafkaException as why:
@@ -152,7 +167,7 @@ class Descriptions:
                     return None
                 raise
 
-        return self._offsets.patiently(ask, f"reading {TOPIC}")
+        return self._admin.patiently(ask, f"reading {TOPIC}")
 
     def _take(self, message: Message) -> None:
         error = message.error()
@@ -205,8 +220,9 @@ class Descriptions:
         if end != GONE:
             return
         new = NewTopic(TOPIC, 1, -1, config={"cleanup.policy": "compact"})
+        admin = self._admin.client
         try:
-            self._admin.create_topics([new])[TOPIC].result()
+            admin.create_topics([new])[TOPIC].result()
         except KafkaException as why:
             if error_of(why).code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise raised(why, self._clients.settings, f"creating {TOPIC}") from None

@@ -14,7 +14,8 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
-from penstock.backends.kafka.offsets import ASK_S, Offsets, Partition
+from penstock.backends.kafka.asked import ASK_S, Admin
+from penstock.backends.kafka.offsets import Offsets, Partition
 from penstock.backends.kafka.settings import KafkaSettings
 from penstock.backends.kafka.topics import Topic
 from penstock.core.errors import PenstockError
@@ -45,14 +46,14 @@ _RETENTION_MS = {
 """The first that is set counts."""
 
 
-def broker_facts(settings: KafkaSettings, admin: AdminClient, offsets: Offsets) -> dict[str, Any]:
-    def ask() -> Any:
-        found = admin.list_topics(timeout=ASK_S)
+def broker_facts(settings: KafkaSettings, admin: Admin) -> dict[str, Any]:
+    def ask(client: AdminClient) -> Any:
+        found = client.list_topics(timeout=ASK_S)
         if not found.brokers:
             raise KafkaException(KafkaError(KafkaError.BROKER_NOT_AVAILABLE))  # it starts just now
         return found
 
-    listed = offsets.patiently(ask, "asking the brokers")
+    listed = admin.patiently(ask, "asking the brokers")
     controller = listed.brokers.get(listed.controller_id)
     return {
         "backend": "kafka",
@@ -60,23 +61,21 @@ def broker_facts(settings: KafkaSettings, admin: AdminClient, offsets: Offsets) 
         "cluster": listed.cluster_id,
         "brokers": len(listed.brokers),
         "controller": f"{controller.host}:{controller.port}" if controller else None,
-        **_broker_settings(min(listed.brokers), admin, offsets),
+        **_broker_settings(min(listed.brokers), admin),
     }
 
 
-def topic_facts(
-    topics: Sequence[Topic], admin: AdminClient, offsets: Offsets
-) -> list[dict[str, Any]]:
+def topic_facts(topics: Sequence[Topic], admin: Admin, offsets: Offsets) -> list[dict[str, Any]]:
     """For each topic what is not as usual; shards by their numbers."""
     if not topics:
         return []
     names = [topic.name for topic in topics]
 
-    def ask() -> dict[str, Any]:
-        futures = admin.describe_topics(TopicCollection(names), request_timeout=ASK_S)
+    def ask(client: AdminClient) -> dict[str, Any]:
+        futures = client.describe_topics(TopicCollection(names), request_timeout=ASK_S)
         return {name: future.result() for name, future in futures.items()}
 
-    found = offsets.patiently(ask, "describing topics")
+    found = admin.patiently(ask, "describing topics")
     led = [(name, p.id) for name in names for p in found[name].partitions if p.leader is not None]
     held_back = _held_back(led, admin, offsets)
     return [_topic_facts(topic, found[topic.name].partitions, held_back) for topic in topics]
@@ -97,34 +96,34 @@ def _topic_facts(
 
 
 def _held_back(
-    partitions: Sequence[Partition], admin: AdminClient, offsets: Offsets
+    partitions: Sequence[Partition], admin: Admin, offsets: Offsets
 ) -> dict[Partition, int]:
     """How many offsets lie behind the last stable one, where some do."""
     if not partitions:
         return {}
 
-    def ask() -> dict[Partition, int]:
+    def ask(client: AdminClient) -> dict[Partition, int]:
         latest = {TopicPartition(*part): OffsetSpec.latest() for part in partitions}
-        futures = admin.list_offsets(
+        futures = client.list_offsets(
             latest, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=ASK_S
         )
         return {(at.topic, at.partition): f.result().offset for at, f in futures.items()}
 
     # In this order: what is committed in between is not taken for held back.
-    written = offsets.patiently(ask, "asking for offsets")
+    written = admin.patiently(ask, "asking for offsets")
     stable = dict(zip(partitions, offsets.ends(partitions), strict=True))
     return {part: written[part] - end for part, end in stable.items() if written[part] > end >= 0}
 
 
-def _broker_settings(broker: int, admin: AdminClient, offsets: Offsets) -> dict[str, Any]:
+def _broker_settings(broker: int, admin: Admin) -> dict[str, Any]:
     resource = ConfigResource(ResourceType.BROKER, str(broker))
 
-    def ask() -> dict[str, Any]:
-        futures = admin.describe_configs([resource], request_timeout=ASK_S)
+    def ask(client: AdminClient) -> dict[str, Any]:
+        futures = client.describe_configs([resource], request_timeout=ASK_S)
         return {name: entry.value for name, entry in futures[resource].result().items()}
 
     try:
-        found = offsets.patiently(
+        found = admin.patiently(
             ask, f"reading the settings of broker {broker}", SETTINGS_PATIENCE_S
         )
     except PenstockError as why:

@@ -15,6 +15,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient
 
+from penstock.backends.kafka.asked import Admin
 from penstock.backends.kafka.clients import Clients
 from penstock.backends.kafka.copying import PREFIX as COPYING
 from penstock.backends.kafka.failures import error_of
@@ -33,7 +34,7 @@ class KafkaGroups:
     def __init__(
         self,
         clients: Clients,
-        admin: AdminClient,
+        admin: Admin,
         offsets: Offsets,
         topics: Topics,
     ) -> None:
@@ -60,26 +61,26 @@ class KafkaGroups:
         return found
 
     def _names(self) -> list[str]:
-        def ask() -> list[str]:
-            listed = self._admin.list_consumer_groups(request_timeout=ASK_S).result()
+        def ask(admin: AdminClient) -> list[str]:
+            listed = admin.list_consumer_groups(request_timeout=ASK_S).result()
             for wrong in listed.errors:
                 raise wrong
             return [group.group_id for group in listed.valid]
 
-        names = self._offsets.patiently(ask, "listing groups")
+        names = self._admin.patiently(ask, "listing groups")
         return sorted(name for name in names if not name.startswith(COPYING))
 
     def _committed(self, names: list[str]) -> dict[str, dict[Partition, int]]:
         """All are asked for at once: the client takes one group at a time."""
 
-        def ask() -> dict[str, dict[Partition, int]]:
+        def ask(admin: AdminClient) -> dict[str, dict[Partition, int]]:
             futures: dict[str, Any] = {}
             for name in names:
                 wanted = ConsumerGroupTopicPartitions(name)
-                futures |= self._admin.list_consumer_group_offsets([wanted], request_timeout=ASK_S)
+                futures |= admin.list_consumer_group_offsets([wanted], request_timeout=ASK_S)
             return {name: _offsets(future) for name, future in futures.items()}
 
-        return self._offsets.patiently(ask, "asking how far groups have come")
+        return self._admin.patiently(ask, "asking how far groups have come")
 
     def _behind_gaps(self, committed: Mapping[Partition, int]) -> dict[Partition, int]:
         """The same, and the end where no record is left before it: who commits the last offset plus

@@ -129,6 +129,7 @@ class Native:
         )
         self.forget_queue = function(client, "rd_kafka_queue_destroy", None, c_void_p)
         self._forward = function(client, "rd_kafka_queue_forward", None, c_void_p, c_void_p)
+        self._add_brokers = function(client, "rd_kafka_brokers_add", c_int, c_void_p, c_char_p)
         self.why = function(client, "rd_kafka_message_errstr", c_char_p, c_void_p)
 
     def made(self, make: Callable[[dict[str, str]], Any]) -> tuple[Any, int]:
@@ -136,6 +137,11 @@ class Native:
         self._made()
         client = make({"plugin.library.paths": str(LIBRARY)})
         return client, there(self._made(), "a new client")
+
+    def revive(self, handle: int, bootstrap: str) -> None:
+        """Give a client its first addresses again: see `asked`. One that has them, or knows others,
+        goes on as it was."""
+        self._add_brokers(handle, bootstrap.encode())
 
     def split_off(self, handle: int, topic: str, shard: int) -> int:
         """The queue of a partition; what is fetched from now on goes there."""

@@ -29,9 +29,10 @@ _COLUMN_BYTES_MAX = 2**31 - 1
 
 
 class NativeArrivals:
-    def __init__(self, native: Native, consumer: Consumer, handle: int) -> None:
+    def __init__(self, native: Native, consumer: Consumer, handle: int, bootstrap: str) -> None:
         self._native = native
         self._handle = handle
+        self._bootstrap = bootstrap
         self._client = MessageArrivals(consumer)
         self._queue: int | None = None
         self._taken = (ctypes.c_void_p * RECORDS)()
@@ -78,6 +79,9 @@ class NativeArrivals:
             self._take(queue, RECORDS, _COLUMN_BYTES_MAX, 0.0)
             self._give_back()
             self._native.forget_queue(queue)
+
+    def revive(self) -> None:
+        self._native.revive(self._handle, self._bootstrap)
 
     def position(self) -> int:
         return self._client.position()

@@ -16,11 +16,17 @@ _KEYS, _DATA, _TIMES = 0, 1, 2
 
 
 class ColumnSending:
-    """Beside a producer that lives as long."""
+    """Beside a producer, which it keeps alive: its handle is good for as long."""
 
-    def __init__(self, native: Native, handle: int) -> None:
+    def __init__(self, native: Native, producer: Producer, handle: int, bootstrap: str) -> None:
         self._native = native
+        self._producer = producer
         self._handle = handle
+        self._bootstrap = bootstrap
+
+    def revive(self) -> None:
+        """In case that the client has no broker to ask any more."""
+        self._native.revive(self._handle, self._bootstrap)
 
     def send(
         self, topic: str, shard: int, records: pa.RecordBatch, full: Callable[[], None]
@@ -52,7 +58,7 @@ def sending(clients: Clients, properties: dict[str, Any]) -> tuple[Producer, Col
     if native is None:
         return clients.producer(**properties), None
     producer, handle = clients.native_producer(native, **properties)
-    return producer, ColumnSending(native, handle)
+    return producer, ColumnSending(native, producer, handle, clients.settings.bootstrap)
 
 
 def _column(array: pa.Array) -> Column:

@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
-from typing import TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from penstock.backends.kafka.asked import ASK_S, PAUSE_S, Asked
 from penstock.backends.kafka.clients import Clients
-from penstock.backends.kafka.failures import (
-    AWAY,
-    SILENT,
-    UNKNOWN_TOPIC,
-    error_of,
-    raised,
-    translated,
-)
-from penstock.core.errors import Unreachable
+from penstock.backends.kafka.failures import UNKNOWN_TOPIC, error_of
 from penstock.core.model import Bounds
-
-T = TypeVar("T")
 
 Partition = tuple[str, int]
 """A topic and an index."""
@@ -35,10 +24,8 @@ NOTHING = -2
 
 _LATEST = -1
 _EARLIEST = -2
-ASK_S = 2.0
 CLOSE_S = 3 * ASK_S
 """Longer than any call of the client takes."""
-PAUSE_S = 0.05
 
 
 class Offsets:
@@ -46,11 +33,10 @@ class Offsets:
     answer."""
 
     def __init__(self, clients: Clients, patience_s: float, check_open: Callable[[], None]) -> None:
-        self._clients = clients
-        self._patience_s = patience_s
         self._check_open = check_open
-        self._asker: Consumer = clients.consumer()
         self._turn = threading.Lock()
+        make = clients.consumer
+        self._asker = Asked[Consumer](make(), make, self._rest, clients, patience_s, check_open)
 
     def bounds(self, partition: Partition) -> Bounds | None:
         """From the first kept offset to the last stable one; None if there is no such partition."""
@@ -81,50 +67,52 @@ class Offsets:
         """Once nobody asks: a client that is closed under a call may take the process with it."""
         # A handler that raised at the wrong moment may have left it locked.
         if self._turn.acquire(timeout=CLOSE_S):
-            self._asker.close()
+            self._asker.client.close()
 
     @contextmanager
-    def _asking(self) -> Iterator[Consumer]:
+    def _turn_to_ask(self) -> Iterator[None]:
         """One at a time: the client would let others wait in a queue that nobody can leave."""
         if not self._turn.acquire(timeout=ASK_S):
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
         try:
             self._check_open()
-            yield self._asker
+            yield
         finally:
             self._turn.release()
 
-    def _pause(self) -> None:
+    def _rest(self, asker: Consumer) -> None:
         """The client tries again by itself meanwhile, and tells what troubles it."""
         if self._turn.acquire(timeout=PAUSE_S):
             try:
                 self._check_open()
-                self._asker.poll(PAUSE_S)
+                asker.poll(PAUSE_S)
             finally:
                 self._turn.release()
 
     def _at(
         self, partitions: Sequence[Partition], when: int, patience_s: float | None = None
     ) -> list[int]:
-        def ask() -> list[int]:
+        def ask(asker: Consumer) -> list[int]:
             left, found = set(partitions), dict[Partition, int]()
             while left:
                 try:
-                    found |= self._asked(left, when)
+                    found |= self._asked(asker, left, when)
                     left -= found.keys()
                 except KafkaException as why:
                     if error_of(why).code() not in UNKNOWN_TOPIC:
                         raise
                 # What the client does not know: some of it, or, of several, not even which.
-                left -= self._missing(left)
+                left -= self._missing(asker, left)
             return [found.get(partition, GONE) for partition in partitions]
 
-        return self.patiently(ask, "asking for offsets", patience_s)
+        return self._asker.patiently(ask, "asking for offsets", patience_s)
 
-    def _asked(self, partitions: Iterable[Partition], when: int) -> dict[Partition, int]:
+    def _asked(
+        self, asker: Consumer, partitions: Iterable[Partition], when: int
+    ) -> dict[Partition, int]:
         """Of those that the client knows."""
         wanted = [TopicPartition(*partition, when) for partition in sorted(partitions)]
-        with self._asking() as asker:
+        with self._turn_to_ask():
             answers = asker.offsets_for_times(wanted, timeout=ASK_S)
         found = {}
         for at in answers:
@@ -135,12 +123,12 @@ class Offsets:
                 raise KafkaException(at.error)
         return found
 
-    def _missing(self, partitions: Set[Partition]) -> set[Partition]:
+    def _missing(self, asker: Consumer, partitions: Set[Partition]) -> set[Partition]:
         """Have it from a broker which are not there: while none answers, the client says so of what
         is there too."""
         missing = set()
         for topic in {topic for topic, _ in partitions}:
-            with self._asking() as asker:
+            with self._turn_to_ask():
                 found = asker.list_topics(topic, timeout=ASK_S).topics[topic]
             if found.error is not None and found.error.code() not in UNKNOWN_TOPIC:
                 raise KafkaException(found.error)
@@ -148,28 +136,3 @@ class Offsets:
         if partitions and not missing:
             raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
         return missing
-
-    def patiently(self, ask: Callable[[], T], doing: str, patience_s: float | None = None) -> T:
-        """What is asked for, as soon as a broker answers; `Unreachable` when patience is over."""
-        patience_s = self._patience_s if patience_s is None else patience_s
-        until_s = time.monotonic() + patience_s
-        while True:
-            self._check_open()
-            asked_s = time.monotonic()
-            try:
-                answer = ask()
-            except KafkaException as why:
-                error = error_of(why)
-                if error.code() not in AWAY:
-                    raise translated(error, self._clients.settings, doing) from None
-                if error.code() in SILENT:
-                    self._clients.down(error, asked_s)
-                if time.monotonic() >= until_s:
-                    self._check_open()
-                    wrong = raised(why, self._clients.settings, doing)
-                    assert isinstance(wrong, Unreachable)
-                    raise wrong from None
-                self._pause()
-            else:
-                self._clients.up()
-                return answer

@@ -13,10 +13,11 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
+from penstock.backends.kafka.asked import ASK_S, Admin
 from penstock.backends.kafka.clients import MESSAGE_BYTES_MAX, Clients
 from penstock.backends.kafka.descriptions import Description, Descriptions
 from penstock.backends.kafka.failures import UNKNOWN_TOPIC, error_of, raised, translated
-from penstock.backends.kafka.offsets import ASK_S, Offsets
+from penstock.backends.kafka.offsets import Offsets
 from penstock.core.errors import (
     AccessRefused,
     BadName,
@@ -62,7 +63,7 @@ class Topics:
     def __init__(
         self,
         clients: Clients,
-        admin: AdminClient,
+        admin: Admin,
         offsets: Offsets,
         descriptions: Descriptions,
         patience_s: float,
@@ -135,8 +136,8 @@ class Topics:
         return _same(self._seen_again(stream.name, known, patience_s), stream)
 
     def every(self) -> list[StreamInfo]:
-        listed = self._offsets.patiently(
-            lambda: self._admin.list_topics(timeout=ASK_S), "listing topics"
+        listed = self._admin.patiently(
+            lambda admin: admin.list_topics(timeout=ASK_S), "listing topics"
         )
         topics = [topic for topic in listed.topics if self._name(topic) is not None]
         seen = self._look(topics, half_made=False)
@@ -145,8 +146,8 @@ class Topics:
     def delete(self, name: str) -> None:
         found = self.find(name)
         topic = found.name
-        waited_s = self._patience_s
-        deleted = self._admin.delete_topics([topic], request_timeout=waited_s)
+        admin, waited_s = self._admin.client, self._patience_s
+        deleted = admin.delete_topics([topic], request_timeout=waited_s)
         self._ask(deleted[topic].result, name)
         with self._lock:
             self._known.pop(name, None)
@@ -213,8 +214,8 @@ class Topics:
 
     def _create(self, spec: StreamSpec, new: NewTopic) -> None:
         try:
-            waited_s = self._patience_s
-            self._admin.create_topics([new], request_timeout=waited_s)[new.topic].result()
+            admin, waited_s = self._admin.client, self._patience_s
+            admin.create_topics([new], request_timeout=waited_s)[new.topic].result()
         except KafkaException as why:
             error = error_of(why)
             told = " ".join(error.str().split())
@@ -255,20 +256,18 @@ class Topics:
         if not topics:
             return []
 
-        def ask() -> list[Any]:
-            futures = self._admin.describe_topics(
-                TopicCollection(list(topics)), request_timeout=ASK_S
-            )
+        def ask(admin: AdminClient) -> list[Any]:
+            futures = admin.describe_topics(TopicCollection(list(topics)), request_timeout=ASK_S)
             return [found for found in map(_known, futures.values()) if found is not None]
 
-        return self._offsets.patiently(ask, "describing topics", patience_s)
+        return self._admin.patiently(ask, "describing topics", patience_s)
 
     def _configs(self, topics: Iterable[str]) -> dict[str, dict[str, str | None]]:
         """The settings of those that are there; none of those whose settings may not be seen."""
         resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
 
-        def ask() -> dict[str, dict[str, str | None]]:
-            futures = self._admin.describe_configs(resources, request_timeout=ASK_S)
+        def ask(admin: AdminClient) -> dict[str, dict[str, str | None]]:
+            futures = admin.describe_configs(resources, request_timeout=ASK_S)
             found = {
                 resource.name: self._seen_config(resource.name, future)
                 for resource, future in futures.items()
@@ -279,7 +278,7 @@ class Topics:
                 if config is not None
             }
 
-        return self._offsets.patiently(ask, "describing the settings of topics")
+        return self._admin.patiently(ask, "describing the settings of topics")
 
     def _seen_config(self, topic: str, future: Any) -> Any:
         try:

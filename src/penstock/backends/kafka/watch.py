@@ -10,6 +10,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from penstock.backends.kafka.clients import Clients
+from penstock.backends.kafka.ending import ended
 from penstock.backends.kafka.offsets import GONE, Offsets, Partition
 from penstock.core.errors import Unreachable
 
@@ -18,6 +19,8 @@ SLICE_S = 0.1
 WATCHED_MAX = 10_000
 WATCHED_S = 600.0
 """Who has not been asked about so long is not watched any more."""
+MISSED_MAX = 3
+"""A client that has missed so many changes in a row hears of none: see `asked`."""
 _WATCHING: dict[str, Any] = {
     "queued.min.messages": 1,
     "fetch.message.max.bytes": 1,
@@ -38,6 +41,7 @@ class Watch:
         self._done_here = 0
         self._watcher: Consumer | None = None
         self._watching = False
+        self._missed = 0
 
     def ask_about(self, partitions: Iterable[Partition]) -> None:
         now_s = time.monotonic()
@@ -59,6 +63,7 @@ class Watch:
     def wait(self, seen: int, timeout_s: float) -> int:
         """`number` as soon as it is another one, or after the time."""
         until_s = time.monotonic() + timeout_s
+        heard: bool | None = None
         while True:
             self._check_open()
             try:
@@ -66,11 +71,12 @@ class Watch:
             except Unreachable:
                 ends = None  # it will be told again: the time goes on
             if ends is not None and self._number(ends) != seen:
+                self._note_change(heard)
                 return self._number(ends)
             left_s = until_s - time.monotonic()
             if left_s <= 0:
                 return seen
-            self._sleep(ends, left_s)
+            heard = self._sleep(ends, left_s)
 
     def close(self) -> None:
         with self._changed:
@@ -79,6 +85,18 @@ class Watch:
             watching = self._watching
         if watcher is not None and not watching:
             watcher.close()
+
+    def _note_change(self, heard: bool | None) -> None:
+        """Whether the client has told of it, None if it was not asked."""
+        if heard is None:
+            return
+        with self._changed:
+            self._missed = 0 if heard else self._missed + 1
+            if self._missed < MISSED_MAX or self._watching:
+                return
+            watcher, self._watcher, self._missed = self._watcher, None, 0
+        if watcher is not None:
+            ended(watcher.close, 0.0)
 
     def _number(self, ends: dict[Partition, int]) -> int:
         return hash((self._done_here, tuple(sorted(ends.items()))))
@@ -94,22 +112,23 @@ class Watch:
                 self._asked_s.pop(partition, None)  # whoever asks about it again will be told
         return {partition: end for partition, end in ends.items() if end != GONE}
 
-    def _sleep(self, ends: dict[Partition, int] | None, left_s: float) -> None:
-        """Until something may have changed; one thread watches for all."""
+    def _sleep(self, ends: dict[Partition, int] | None, left_s: float) -> bool | None:
+        """Until something may have changed; one thread watches for all. Whether the client has told
+        of something, None if it was not asked."""
         with self._changed:
             self._check_open()
             if ends is None or not ends or self._watching:
                 self._changed.wait(min(left_s, SLICE_S))
-                return
+                return None
             self._watching = True
         try:
-            self._watched(ends, left_s)
+            return self._watched(ends, left_s)
         finally:
             with self._changed:
                 self._watching = False
                 self._changed.notify_all()
 
-    def _watched(self, ends: dict[Partition, int], left_s: float) -> None:
+    def _watched(self, ends: dict[Partition, int], left_s: float) -> bool | None:
         watcher = self._watcher
         if watcher is None:
             watcher = self._watcher = self._clients.consumer(**_WATCHING)
@@ -120,8 +139,10 @@ class Watch:
             while True:
                 self._check_open()
                 left_s = until_s - time.monotonic()
-                if left_s <= 0 or (self._done_here, len(self._asked_s)) != (done_here, asked):
-                    return
+                if left_s <= 0:
+                    return False
+                if (self._done_here, len(self._asked_s)) != (done_here, asked):
+                    return None
                 for message in watcher.consume(1, min(left_s, SLICE_S)):
                     error = message.error()
                     partition = message.topic(), message.partition()
@@ -130,7 +151,7 @@ class Watch:
                         or error.code() != KafkaError._PARTITION_EOF
                         or message.offset() > ends.get(partition, 0)
                     ):
-                        return
+                        return True
         finally:
             watcher.unassign()
             if self._watcher is None:
