@@ -75,8 +75,8 @@ class Barred:
 def test_settings_that_may_not_be_read_are_told_as_such(
     kafka: Kafka, backend: KafkaBackend
 ) -> None:
-    admin: Any = Barred(backend._admin)
-    facts = broker_facts(KafkaSettings.of(kafka.url), admin)
+    backend._admin.client = Barred(backend._admin.client)
+    facts = broker_facts(KafkaSettings.of(kafka.url), backend._admin)
     assert facts["brokers"] == 1
     assert "this user has no right to it" in facts["settings_unread"]
     assert "message.max.bytes" not in facts
@@ -98,10 +98,10 @@ def test_shards_without_a_leader_or_with_too_few_copies_are_told(
     kafka: Kafka, backend: KafkaBackend
 ) -> None:
     kafka.make_topic("a", 2)
-    admin: Any = Missing()
     info = backend.stream("a")
+    backend._admin.client = Missing()
     topic = Topic("t", info, 1, compacted=False, seen_s=0.0)
-    assert topic_facts([topic], admin, backend._offsets) == [
+    assert topic_facts([topic], backend._admin, backend._offsets) == [
         {"leaderless": [0, 1], "under_replicated": [0]}
     ]
 

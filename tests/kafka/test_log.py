@@ -690,7 +690,7 @@ def test_what_is_not_there_does_not_hide_what_is(
     there, gone = (place.topic("a"), 0), [(place.topic("a"), 7), (place.topic("none"), 0)]
     offsets = hub.backend._offsets  # type: ignore[attr-defined]
     if as_a_whole:
-        offsets._asker = AllOrNothing(offsets._asker)
+        offsets._asker.client = AllOrNothing(offsets._asker.client)
     for asked in ([there, *gone], [*gone, there, there], [gone[0], there], [gone[1], there]):
         wanted = [1 if partition == there else GONE for partition in asked]
         assert offsets.ends(asked, 0.0) == wanted

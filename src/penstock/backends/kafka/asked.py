@@ -42,7 +42,8 @@ class Asked(Generic[C]):
         patience_s: float,
         check_open: Callable[[], None],
     ) -> None:
-        """``rest`` lets a client that has not answered tell what troubles it, for a moment."""
+        """``rest`` lets a client that has not answered tell what troubles it, and try again by
+        itself, for a moment."""
         self.client = client
         self._make = make
         self._rest = rest

@@ -35,8 +35,17 @@ class Offsets:
     def __init__(self, clients: Clients, patience_s: float, check_open: Callable[[], None]) -> None:
         self._check_open = check_open
         self._turn = threading.Lock()
-        make = clients.consumer
-        self._asker = Asked[Consumer](make(), make, self._rest, clients, patience_s, check_open)
+        turn, make = self._turn, clients.consumer
+
+        def rest(asker: Consumer) -> None:  # it does not know this one: see KafkaBackend
+            if turn.acquire(timeout=PAUSE_S):
+                try:
+                    check_open()
+                    asker.poll(PAUSE_S)
+                finally:
+                    turn.release()
+
+        self._asker = Asked(make(), make, rest, clients, patience_s, check_open)
 
     def bounds(self, partition: Partition) -> Bounds | None:
         """From the first kept offset to the last stable one; None if there is no such partition."""
@@ -79,15 +88,6 @@ class Offsets:
             yield
         finally:
             self._turn.release()
-
-    def _rest(self, asker: Consumer) -> None:
-        """The client tries again by itself meanwhile, and tells what troubles it."""
-        if self._turn.acquire(timeout=PAUSE_S):
-            try:
-                self._check_open()
-                asker.poll(PAUSE_S)
-            finally:
-                self._turn.release()
 
     def _at(
         self, partitions: Sequence[Partition], when: int, patience_s: float | None = None
