@@ -189,14 +189,16 @@ class Appending:
         takes = min(topic.message_bytes_max for topic, _ in appends)
         batch_bytes = min(self._clients.batch_bytes, takes)
         until_s = time.monotonic() + self._patience_s
-        sender = self._senders.current(batch_bytes)
+        topic = appends[0][0].name
+        sender = self._senders.current(batch_bytes, topic)
         try:
             return self._append(sender, appends, still_there, until_s)
         except _OfNoUse:
             # To it alone: another one looks at the topic anew.
             sender.put_away()
         try:
-            return self._append(self._senders.current(batch_bytes), appends, still_there, until_s)
+            another = self._senders.current(batch_bytes, topic)
+            return self._append(another, appends, still_there, until_s)
         except _OfNoUse as why:
             raise self._failure(why.part, why.error) from None
 

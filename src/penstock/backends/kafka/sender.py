@@ -6,7 +6,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
@@ -15,6 +15,7 @@ from penstock.backends.kafka.native_sending import ColumnSending
 from penstock.core.errors import Closed
 
 POLL_S = 0.1
+CONNECT_S = 0.5
 CLEAR_S = 1.0
 REVIVE_S = 0.5
 
@@ -42,6 +43,12 @@ class Sender:
             target=_hear, args=(weakref.ref(self),), name="penstock-kafka-deliveries", daemon=True
         )
         self._hearing.start()
+
+    def connect(self, topic: str) -> None:
+        """Else the client, which asks for a number before it has a connection, waits for half a
+        second before it asks again."""
+        with suppress(KafkaException):  # no broker answers: whoever appends waits for one
+            self.producer.list_topics(topic, timeout=CONNECT_S)
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -117,14 +124,17 @@ class Senders:
         self._senders: dict[int, Sender] = {}
         self._closed = False
 
-    def current(self, batch_bytes: int) -> Sender:
+    def current(self, batch_bytes: int, topic: str) -> Sender:
+        """A new one gets in touch with the brokers of that topic."""
         with self._lock:
             if self._closed:
                 raise Closed("this hub was closed")
             sender = self._senders.get(batch_bytes)
-            if sender is None or sender.is_put_away:
-                sender = self._senders[batch_bytes] = Sender(*self._make(batch_bytes))
-            return sender
+            if sender is not None and not sender.is_put_away:
+                return sender
+            sender = self._senders[batch_bytes] = Sender(*self._make(batch_bytes))
+        sender.connect(topic)
+        return sender
 
     def close(self) -> None:
         with self._lock:
