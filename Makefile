@@ -7,10 +7,9 @@ SEEDS ?= 100
 SECONDS ?= 60
 RECORDS ?= 100000
 STORE := core contracts sim live lmdb runtime ops
-LANES := engine spark
 DOORS := prove bench cli test_docs.py
 KAFKA := contract native log copying reading lag settings jars
-LATER := lmdb kafka $(LANES) $(DOORS)
+LATER := lmdb kafka engine spark $(DOORS)
 comma := ,
 space := $(subst ,, )
 WHOLE := $(subst $(space),$(comma),$(patsubst %,*/core/%.py,group draft standing events assign shares member watch checkpoint group_bytes fields journal dispatch policy attempts))
@@ -56,17 +55,21 @@ check-rest: $(STAMP)
 
 .PHONY: test
 test: $(STAMP) check ## Everything, Spark, Kafka, kills and damaged files included: about a quarter of an hour
-	@$(MAKE) --no-print-directory --jobs=3 --output-sync=recurse test-lanes test-kafka test-brokers test-store test-doors
+	@$(MAKE) --no-print-directory --jobs=3 --output-sync=recurse \
+	  test-kafka test-brokers test-engine test-store test-doors test-spark
 	$(MAKE) --no-print-directory cover
 
-.PHONY: test-store test-lanes test-doors test-kafka test-brokers
+.PHONY: test-kafka test-brokers test-engine test-store test-doors test-spark
 test-store: $(STAMP)
 	$(BIN)/python -m pytest -q -m "not slow" tests/lmdb
 	$(BIN)/python -m pytest -q -m slow $(patsubst %,tests/%,$(STORE))
-test-lanes: $(STAMP)
-	$(BIN)/python -m pytest -q -m "not slow" $(patsubst %,tests/%,$(LANES))
-	$(BIN)/python -m pytest -q -m slow $(patsubst %,tests/%,$(LANES))
-test-kafka: $(STAMP) # This and the next wait for brokers most of the time: they run beside lanes.
+test-engine: $(STAMP)
+	$(BIN)/python -m pytest -q -m "not slow" tests/engine
+	$(BIN)/python -m pytest -q -m slow tests/engine
+test-spark: $(STAMP) # Last, when there is little beside it: lanes that are not hurt must not pause.
+	$(BIN)/python -m pytest -q -m "not slow" tests/spark
+	$(BIN)/python -m pytest -q -m slow tests/spark
+test-kafka: $(STAMP) # This and the next wait for brokers most of the time: others run beside them.
 	$(BIN)/python -m pytest -q $(patsubst %,tests/kafka/test_%.py,$(KAFKA))
 test-brokers: $(STAMP)
 	$(BIN)/python -m pytest -q tests/kafka $(patsubst %,--ignore=tests/kafka/test_%.py,$(KAFKA))

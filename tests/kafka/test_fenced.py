@@ -19,7 +19,7 @@ from tests.kafka.test_outages import Following, Load
 
 pytestmark = pytest.mark.slow
 
-TIMES = 5
+TIMES = 4
 FENCED_S = 1.0
 
 
@@ -62,7 +62,7 @@ def test_who_appends_and_who_follows_go_on_by_themselves(way: Way, url: str) -> 
 
 
 def test_without_the_c_half_too_though_appends_may_be_told(way: Way, url: str) -> None:
-    with penstock.open(url, settings={"native": False}, write_timeout="8s") as hub:
+    with penstock.open(url, settings={"native": False}, write_timeout="4s") as hub:
         stream = hub.create_stream("shop/orders", shards=1)
         follower = Following(stream, 0)
         for number in range(TIMES):
