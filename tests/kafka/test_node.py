@@ -6,6 +6,8 @@ import os
 import signal
 import socket
 import stat
+import subprocess
+import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +18,7 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from penstock.core.errors import BadSetting, Refused
 from penstock.testing.faults.children import Child, until
 from penstock.testing.kafka import Broker, node
+from penstock.testing.kafka.ports import check_free
 from penstock.testing.kafka.process import Process, process_of
 from penstock.testing.kafka.properties import written
 from penstock.testing.kafka.spawning import spawn_free, spawn_leashed
@@ -144,6 +147,32 @@ def test_a_killed_broker_has_its_records_when_it_is_started_again(tmp_path: Path
     seen.stop()
     assert (broker.pid, broker.answers) == (None, False)
     broker.stop()
+
+
+HALF_GONE = """
+import ctypes, socket, sys, threading, time
+
+held = socket.create_server(("127.0.0.1", 0))
+threading.Thread(target=sys.stdin.read).start()
+print(held.getsockname()[1], flush=True)
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+def test_a_process_whose_threads_still_hold_its_ports_has_not_ended() -> None:
+    command = [sys.executable, "-c", HALF_GONE]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes) as half_gone:  # type: ignore[call-overload]
+        process = process_of(half_gone.pid)
+        assert process is not None
+        port = int(half_gone.stdout.readline())
+        until(lambda: not process.is_alive, "its first thread is gone", 10)
+        assert not process.ended(0.1)
+        with pytest.raises(Refused):
+            check_free(port)
+        half_gone.stdin.close()
+        assert process.ended(10)
+        check_free(port)
 
 
 def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:

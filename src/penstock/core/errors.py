@@ -143,8 +143,8 @@ class UnknownStream(PenstockError, LookupError):
         super().__init__(
             f"stream {name!r} was deleted and created anew: open it again with hub.stream({name!r})"
             if anew
-            else f"no stream {name!r} in this hub: create it with create_stream, or on the command "
-            f"line with penstock stream create {name}"
+            else f"no stream {name!r} in this hub: penstock stream list shows which there are, "
+            f"create_stream or penstock stream create {name} makes it"
         )
         self.name = name
 

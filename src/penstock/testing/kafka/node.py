@@ -157,11 +157,8 @@ class Broker:
 
     def running(self) -> Running | None:
         """Whoever started it; its ports are taken over."""
-        try:
-            found = msgspec.json.decode(self._running.read_bytes(), type=Running)
-        except FileNotFoundError:
-            return None
-        if not found.process.is_alive:
+        found = self._remembered()
+        if found is None or not found.process.is_alive:
             return None
         self._ports = dict(found.ports)
         return found
@@ -171,6 +168,9 @@ class Broker:
         self._make_directory()
         with self._alone():
             if not self.is_running:
+                killed = self._remembered()
+                if killed is not None:
+                    killed.process.ended(STOP_S)  # its threads may still hold its ports
                 self._choose_ports()
                 self._start(java_path(), kafka_jars())
 
@@ -291,6 +291,12 @@ class Broker:
         self._let_go()
         self._running.unlink(missing_ok=True)
         return True
+
+    def _remembered(self) -> Running | None:
+        try:
+            return msgspec.json.decode(self._running.read_bytes(), type=Running)
+        except FileNotFoundError:
+            return None
 
     def _remember(self, running: Running) -> None:
         making = self._running.with_suffix(".making")

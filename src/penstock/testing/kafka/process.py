@@ -35,19 +35,20 @@ class Process(NamedTuple):
                 os.close(file)
 
     def ended(self, within_s: float) -> bool:
-        """Whether it has ended, waiting so long for it."""
+        """Whether it has ended with all its threads, waiting so long for it: of one that is killed
+        the first thread may be gone while others still hold its ports."""
         try:
             file = os.pidfd_open(self.pid)
         except ProcessLookupError:
             return True
         try:
-            if self.is_alive:
-                watched = select.poll()
-                watched.register(file, select.POLLIN)
-                watched.poll(within_s * 1000)
+            if _seen(self.pid)[0] != self.started:
+                return True
+            watched = select.poll()
+            watched.register(file, select.POLLIN)
+            return bool(watched.poll(within_s * 1000))
         finally:
             os.close(file)
-        return not self.is_alive
 
     def reap(self) -> None:
         """If it is a child of ours that has ended."""
@@ -57,10 +58,14 @@ class Process(NamedTuple):
 
 def process_of(pid: int) -> Process | None:
     """None: there is none, or it has ended and only waits for its parent to notice."""
+    started, state = _seen(pid)
+    return None if started is None or state in "ZX" else Process(pid, started)
+
+
+def _seen(pid: int) -> tuple[str | None, str]:
+    """When it was started, and its state."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return None
-    if fields[0] in "ZX":
-        return None
-    return Process(pid, f"{_BOOT.read_text().strip()} {fields[_STARTED]}")
+        return None, ""
+    return f"{_BOOT.read_text().strip()} {fields[_STARTED]}", fields[0]
