@@ -39,6 +39,7 @@ class Way:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        _end(self._server)
         self._server.close()
         self.hang_up()
 
@@ -101,7 +102,10 @@ def _forward(start: socket.socket, end: socket.socket, change: Change) -> None:
     goes_on = True
     with suppress(OSError), start.makefile("rb") as frames:
         while goes_on and len(head := frames.read(4)) == 4:
-            sent, goes_on = change(frames.read(struct.unpack(">i", head)[0]))
+            (size,) = struct.unpack(">i", head)
+            if len(sent := frames.read(size)) < size:
+                break
+            sent, goes_on = change(sent)
             end.sendall(struct.pack(">i", len(sent)) + sent)
     _end(end)
     _end(start)

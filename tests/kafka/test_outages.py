@@ -249,6 +249,31 @@ def test_who_follows_waits_longer_than_any_call(own: Broker, url: str) -> None:
         assert all(each.error is None for each in waiting)
 
 
+def test_who_catches_up_waits_longer_than_any_call_too(own: Broker, url: str) -> None:
+    """It is stopped in the middle of a read that has taken some records already."""
+    made(url)
+    count = 20_000
+    little = {"queued.max.messages.kbytes": 256, "fetch.message.max.bytes": 65536}
+    with (
+        penstock.open(url, write_timeout="2s", settings=little) as hub,
+        patient(url) as writer,
+    ):
+        writer.stream("shop/orders").append_many([(b"%01000d" % n, None) for n in range(count)])
+        follower = Following(hub.stream("shop/orders"), 0)
+        until(lambda: follower.numbers, "it reads")
+        with struck(own, signal.SIGSTOP):
+            assert len(follower.numbers) < count
+            time.sleep(7.0)  # several times as long as a call waits
+        until(
+            lambda: len(follower.numbers) == count or follower.error,
+            "all is read",
+            BACK_S,
+            lambda: len(follower.numbers),
+        )
+        assert follower.error is None
+        assert follower.numbers == list(range(count))
+
+
 # Patience
 
 

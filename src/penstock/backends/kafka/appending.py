@@ -19,6 +19,7 @@ from penstock.backends.kafka.clients import Clients
 from penstock.backends.kafka.failures import UNKNOWN_TOPIC, error_of, translated
 from penstock.backends.kafka.messages import is_plain, outgoing
 from penstock.backends.kafka.refusals import check_records, too_large
+from penstock.backends.kafka.revival import Revival
 from penstock.backends.kafka.sender import Sender, Senders
 from penstock.backends.kafka.topics import Topic
 from penstock.core.batch import Batch, Row
@@ -211,10 +212,12 @@ class Appending:
     ) -> list[Place]:
         landed = threading.Semaphore(0)
         parts = [_Part(topic, append, landed.release) for topic, append in appends]
+        revival = Revival(sender.revive)
 
         def full() -> None:
             """It does not ask for reports: only while one thread hears them are they in order."""
             self._look(sender, parts, still_there, until_s)
+            revival.look()
             time.sleep(FULL_S)
 
         with sender.waiting():
@@ -229,6 +232,7 @@ class Appending:
                     left -= 1
                 else:
                     self._look(sender, parts, still_there, until_s)
+                    revival.look()
         wrong = [part for part in parts if part.error is not None]
         if wrong:
             raise self._not_landed(sender, parts, wrong)
@@ -268,7 +272,6 @@ class Appending:
             sender.put_away()
             why = f"no broker of {self._clients.settings} answered in time"
             raise self._unknown(parts[0], why)
-        sender.revive()
         for part in parts:
             if not part.done:
                 try:

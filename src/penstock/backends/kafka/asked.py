@@ -16,8 +16,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from penstock.backends.kafka.clients import Clients
-from penstock.backends.kafka.failures import AWAY, SILENT, error_of, raised, translated
-from penstock.core.errors import Unreachable
+from penstock.backends.kafka.failures import AWAY, SILENT, error_of, translated
 
 C = TypeVar("C")
 T = TypeVar("T")
@@ -51,7 +50,12 @@ class Asked(Generic[C]):
         self._patience_s = patience_s
         self._check_open = check_open
         self._lock = threading.Lock()
-        self._silent_since_s: float | None = None
+        self._answered_s = 0.0
+        self._silent_s: float | None = None
+        """When it was first heard that it does not answer, since it last did."""
+        self._failed_s = 0.0
+        """When that was heard last."""
+        self._patience_with_it_s = SILENT_S
 
     def patiently(self, ask: Callable[[C], T], doing: str, patience_s: float | None = None) -> T:
         """What is asked for, as soon as a broker answers; `Unreachable` when patience is over."""
@@ -64,30 +68,45 @@ class Asked(Generic[C]):
                 answer = ask(client)
             except KafkaException as why:
                 error = error_of(why)
-                if error.code() not in AWAY:
-                    raise translated(error, self._clients.settings, doing) from None
                 if error.code() in SILENT:
                     self._clients.down(error, asked_s)
-                    self._replace_if_silent(client, asked_s)
-                if time.monotonic() >= until_s:
+                    self._note_silence(client, asked_s)
+                else:
+                    self._note_answer()
+                over = time.monotonic() >= until_s
+                if over:
                     self._check_open()
-                    wrong = raised(why, self._clients.settings, doing)
-                    assert isinstance(wrong, Unreachable)
-                    raise wrong from None
+                if over or error.code() not in AWAY:
+                    # Not by way of a variable: that would keep the client alive in a cycle.
+                    raise translated(error, self._clients.settings, doing) from None
                 self._rest(client)
             else:
-                self._silent_since_s = None
+                self._note_answer()
                 self._clients.up()
                 return answer
 
-    def _replace_if_silent(self, client: C, asked_s: float) -> None:
+    def _note_answer(self) -> None:
         with self._lock:
-            if client is not self.client:
-                return  # somebody else has
-            since_s = self._silent_since_s = self._silent_since_s or asked_s
-            if time.monotonic() - since_s >= SILENT_S:
+            self._answered_s = time.monotonic()
+            self._silent_s = None
+            self._patience_with_it_s = SILENT_S
+
+    def _note_silence(self, client: C, asked_s: float) -> None:
+        """Replace the client if it has been silent for long; each time twice as long is waited, as
+        another one may be slow to find a broker too."""
+        with self._lock:
+            if client is not self.client or self._answered_s > asked_s:
+                return  # it is replaced already, or has answered others meanwhile
+            now_s = time.monotonic()
+            if self._silent_s is None or asked_s - self._failed_s > SILENT_S:
+                self._silent_s = now_s  # nothing was asked for a while
+            self._failed_s = now_s
+            if now_s - self._silent_s >= self._patience_with_it_s:
+                self._check_open()
                 self.client = self._make()
-                self._silent_since_s = None
+                self._silent_s = None
+                self._patience_with_it_s *= 2
 
 
 Admin = Asked[AdminClient]
+"""The client that topics, settings and groups are asked of."""

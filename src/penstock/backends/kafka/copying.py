@@ -19,6 +19,7 @@ from penstock.backends.kafka.failures import AWAY, UNKNOWN_TOPIC, error_of
 from penstock.backends.kafka.messages import Outgoing
 from penstock.backends.kafka.native_sending import ColumnSending
 from penstock.backends.kafka.refusals import check_headers
+from penstock.backends.kafka.revival import Revival
 from penstock.core.batch import Batch
 from penstock.core.copying import too_large
 from penstock.core.errors import Closed, Fenced, PenstockError, UnknownOutcome, UnknownStream
@@ -183,6 +184,7 @@ class KafkaCopying:
     def _call(self, call: Callable[[], object]) -> None:
         """Called again while no broker answers: a commit or an abort is resumed by that."""
         until_s = time.monotonic() + PATIENCE_S
+        revival = Revival(self._revive)
         while True:
             try:
                 call()
@@ -194,8 +196,11 @@ class KafkaCopying:
                     raise
             if time.monotonic() > until_s:
                 raise self._unknown()
-            if self._columns is not None:
-                self._columns.revive()
+            revival.look()
+
+    def _revive(self) -> None:
+        if self._columns is not None:
+            self._columns.revive()
 
     # After an error
 
@@ -281,23 +286,27 @@ class KafkaCopying:
 
     def _committed(self, *, pending: bool = False) -> int | None:
         """How far it came; with ``pending`` at once, though something is under way."""
-        consumer = self._make_consumer(
-            {
-                "group.id": self._group,
-                # Else one that is under way is passed by.
-                "isolation.level": "read_uncommitted" if pending else "read_committed",
-                "enable.auto.commit": False,
-            }
-        )
-        asked = [TopicPartition(self._topic, self._shard)]
+        properties = {
+            "group.id": self._group,
+            # Else one that is under way is passed by.
+            "isolation.level": "read_uncommitted" if pending else "read_committed",
+            "enable.auto.commit": False,
+        }
         found: list[TopicPartition] = []
+
+        def ask() -> None:
+            consumer = self._make_consumer(properties)  # another each time: see `asked`
+            try:
+                asked = [TopicPartition(self._topic, self._shard)]
+                found[:] = consumer.committed(asked, CALL_S)
+                self._metadata = consumer.consumer_group_metadata()
+            finally:
+                consumer.close()
+
         try:
-            self._call(lambda: found.extend(consumer.committed(asked, CALL_S)))
-            self._metadata = consumer.consumer_group_metadata()
+            self._call(ask)
         except _RAISED as why:
             raise self._translated(error_of(why), self._doing) from None
-        finally:
-            consumer.close()
         if found[0].error is not None:
             raise self._translated(found[0].error, self._doing)
         return found[0].offset if found[0].offset >= 0 else None

@@ -24,6 +24,7 @@ from penstock.backends.kafka.ending import ended
 from penstock.backends.kafka.failures import AWAY, UNKNOWN_TOPIC, translated
 from penstock.backends.kafka.native_arrivals import NativeArrivals
 from penstock.backends.kafka.offsets import GONE, Offsets
+from penstock.backends.kafka.revival import Revival
 from penstock.core.errors import (
     BadBatch,
     OffsetOutOfRange,
@@ -39,8 +40,6 @@ log = logging.getLogger("penstock.kafka")
 
 WAIT_S = 0.05
 END_S = 5.0
-REVIVE_S = 1.0
-"""So long what there is does not come, before it is looked after the client."""
 _DAMAGED = {KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION}
 _NO_SUCH_OFFSET = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
 READ_BYTES_MAX = 2**30
@@ -110,8 +109,9 @@ class Cursor:
     def _renew(self) -> None:
         """Leave, and take another client: one that was in trouble may never fetch, nor end."""
         self.leave()
-        ended(self._arrivals.close, 0.0)
-        self._arrivals = _arrivals(self._clients, self._complaints.hear)
+        # In this order: one that is closed is never used, whatever goes wrong in between.
+        old, self._arrivals = self._arrivals, _arrivals(self._clients, self._complaints.hear)
+        ended(old.close, 0.0)
 
     def close(self) -> None:
         if not ended(self._arrivals.close, END_S):
@@ -154,7 +154,7 @@ class Cursor:
     ) -> bool:
         """Whether something is ahead, which may take a while; False: there is no more before the
         end, or before something that is told when it is the first of a read."""
-        revive_s = time.monotonic() + REVIVE_S
+        revival = Revival(lambda: self._arrivals.revive())  # of whichever it has by then
         until_s = time.monotonic() + self._patience_s
         while not self._ahead:
             if end is not None and self._reached >= end:
@@ -173,11 +173,10 @@ class Cursor:
                 return False
             if not in_time:
                 at = self._at
-                self._renew()
+                if not some_taken:  # else that is handed out, and the next read waits once more
+                    self._renew()
                 raise Unreachable(f"reading {at}: no answer in time; try again")
-            if time.monotonic() > revive_s:
-                self._arrivals.revive()
-                revive_s = time.monotonic() + REVIVE_S
+            revival.look()
             before = self._reached
             self._fetched(1, room, WAIT_S)
             if self._reached > before:

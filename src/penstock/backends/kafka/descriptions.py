@@ -129,7 +129,7 @@ class Descriptions:
         if reader is None:
             self._next = bounds.start
             reader = self._new_reader()
-        moved_s = time.monotonic()
+        moved_s, silent_s = time.monotonic(), SILENT_S
         until_s = moved_s + self._patience_s
         while self._next < bounds.end:
             before = self._next
@@ -143,9 +143,10 @@ class Descriptions:
                 raise Unreachable(f"reading {TOPIC}: no answer in time; try again")
             if self._next > before:
                 moved_s = now_s
-            elif now_s - moved_s > SILENT_S:
-                ended(reader.close, 0.0)
-                reader, moved_s = self._new_reader(), now_s
+            elif now_s - moved_s > silent_s:  # see `asked`
+                old, reader = reader, self._new_reader()
+                ended(old.close, 0.0)
+                moved_s, silent_s = now_s, 2 * silent_s
 
     def _new_reader(self) -> Consumer:
         reader = self._reader = self._clients.consumer()

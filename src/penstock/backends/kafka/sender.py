@@ -17,7 +17,6 @@ from penstock.core.errors import Closed
 POLL_S = 0.1
 CONNECT_S = 0.5
 CLEAR_S = 1.0
-REVIVE_S = 0.5
 
 
 class Sender:
@@ -38,7 +37,6 @@ class Sender:
         self._waiting = 0
         self._is_put_away = False
         self._clear_s = 0.0
-        self._revived_s = 0.0
         self._hearing = threading.Thread(
             target=_hear, args=(weakref.ref(self),), name="penstock-kafka-deliveries", daemon=True
         )
@@ -76,9 +74,7 @@ class Sender:
     def revive(self) -> None:
         """In case that the client has no broker to ask any more; where columns cannot be sent,
         that is out of reach, and what waits for it ends with its patience."""
-        now_s = time.monotonic()
-        if self.columns is not None and now_s - self._revived_s > REVIVE_S:
-            self._revived_s = now_s
+        if self.columns is not None:
             self.columns.revive()
 
     def close(self) -> None:

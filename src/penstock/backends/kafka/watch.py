@@ -41,6 +41,8 @@ class Watch:
         self._done_here = 0
         self._watcher: Consumer | None = None
         self._watching = False
+        self._has_told = False
+        """Whether the client has told of anything yet."""
         self._missed = 0
 
     def ask_about(self, partitions: Iterable[Partition]) -> None:
@@ -91,7 +93,7 @@ class Watch:
         if heard is None:
             return
         with self._changed:
-            self._missed = 0 if heard else self._missed + 1
+            self._missed = 0 if heard or not self._has_told else self._missed + 1
             if self._missed < MISSED_MAX or self._watching:
                 return
             watcher, self._watcher, self._missed = self._watcher, None, 0
@@ -132,6 +134,7 @@ class Watch:
         watcher = self._watcher
         if watcher is None:
             watcher = self._watcher = self._clients.consumer(**_WATCHING)
+            self._has_told = False
         watcher.assign([TopicPartition(*partition, end) for partition, end in ends.items()])
         until_s = time.monotonic() + left_s
         done_here, asked = self._done_here, len(self._asked_s)
@@ -144,6 +147,7 @@ class Watch:
                 if (self._done_here, len(self._asked_s)) != (done_here, asked):
                     return None
                 for message in watcher.consume(1, min(left_s, SLICE_S)):
+                    self._has_told = True
                     error = message.error()
                     partition = message.topic(), message.partition()
                     if (
