@@ -19,6 +19,7 @@ import pytest
 import penstock
 from penstock.backends.kafka import cursors, topics
 from penstock.core.errors import Closed, Retryable, UnknownOutcome, UnknownStream, Unreachable
+from penstock.runtime.mirror import Mirrored, mirror
 from penstock.runtime.tail import followed
 from penstock.testing.faults.children import dice, until
 from penstock.testing.kafka import Broker
@@ -272,6 +273,32 @@ def test_who_catches_up_waits_longer_than_any_call_too(own: Broker, url: str) ->
         )
         assert follower.error is None
         assert follower.numbers == list(range(count))
+
+
+def test_killed_under_a_mirror_again_and_again(own: Broker, url: str) -> None:
+    values = [b"%0100d" % number for number in range(150_000)]
+    kills = 2
+    with penstock.open("memory:") as here, patient(url) as there:
+        source = here.create_stream("shop/orders", shards=1)
+        for start in range(0, len(values), 10_000):
+            part = pa.array(values[start : start + 10_000], pa.binary())
+            source.append_arrow(pa.record_batch({"data": part}), shard=0)
+        killed: list[int] = []
+
+        def kill(found: Mirrored) -> None:
+            if found.records and len(killed) < kills:
+                killed.append(found.records)
+                # In the middle of the next transaction, or of the one after it.
+                threading.Timer(0.05 * len(killed), again).start()
+
+        def again() -> None:
+            own.kill()
+            own.start()
+
+        assert mirror(here, there, "shop/orders", progress=kill).records == len(values)
+        assert len(killed) == kills
+        own.start()
+        assert [record.value for record in there.stream("shop/orders").read(0)] == values
 
 
 # Patience

@@ -162,6 +162,18 @@ def test_who_does_not_know_the_secret_learns_nothing(
     lane.close()
 
 
+def test_one_that_hangs_up_without_a_word_is_nothing_to_warn_of(
+    board: Switchboard, caplog: pytest.LogCaptureFixture
+) -> None:
+    """So does a lane that is killed while it begins, as all are when one of them cannot."""
+    caplog.set_level("INFO", logger="penstock")
+    family, place = wire._place(board.address)
+    with socket.socket(family) as caller:
+        caller.connect(place)
+    until(lambda: "hung up" in caplog.text, "it is noted")
+    assert [record for record in caplog.records if record.levelname == "WARNING"] == []
+
+
 def test_callers_who_say_nothing_keep_nobody_out(board: Switchboard) -> None:
     family, place = wire._place(board.address)
     with ExitStack() as stack:

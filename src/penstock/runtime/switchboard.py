@@ -20,7 +20,7 @@ from penstock.runtime.dispatcher import Dispatcher
 from penstock.runtime.engine import Progress as Seen
 from penstock.runtime.lifeline import LIFELINE
 from penstock.runtime.protocol import Ask, Beat, Close, Cut, Failed, Progress, Report, Said, Work
-from penstock.runtime.wire import FromLane, Unfit, Wire, answered, listening
+from penstock.runtime.wire import FromLane, Unfit, Wire, Wordless, answered, listening
 
 log = logging.getLogger("penstock")
 
@@ -226,7 +226,9 @@ class Switchboard:
 
         try:
             lane, _ = answered(connected, self.secret, admits)
-        except (Refused, OSError) as why:
+        except (Wordless, OSError) as why:
+            log.info("a caller of the dispatcher hung up: %s", why)
+        except Refused as why:
             if not self._closed.is_set():
                 self._turn_away(why)
         else:

@@ -173,6 +173,10 @@ def listening(address: str, *, beyond_this_host: bool = False) -> tuple[socket.s
     return made, address
 
 
+class Wordless(Refused):
+    """A caller that hung up, or said nothing in time: perhaps a lane that was killed meanwhile."""
+
+
 def called(address: str, secret: bytes, lane: int) -> Wire:
     """The lane's end of a new connection; `Refused` if there is none to be had."""
     family, place = _place(address)
@@ -202,7 +206,7 @@ def answered(
     connected.sendall(challenge)
     hello = _exactly(connected, _LANE.size + _NONCE_BYTES + _NONCE_BYTES, until_s)
     if hello is None:
-        raise Refused("it did not say who it is")
+        raise Wordless("it did not say who it is")
     who, theirs, proof = hello[:8], hello[8 : 8 + _NONCE_BYTES], hello[8 + _NONCE_BYTES :]
     if not hmac.compare_digest(proof, _proof(secret, b"lane", challenge + who + theirs)):
         raise Refused("it does not know the secret of this run")

@@ -14,6 +14,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
+from penstock.backends.kafka.calling import called
 from penstock.backends.kafka.clients import BATCH_BYTES
 from penstock.backends.kafka.failures import AWAY, UNKNOWN_TOPIC, error_of
 from penstock.backends.kafka.messages import Outgoing
@@ -36,6 +37,8 @@ again before: that ends it at once. What is older the broker ends by itself, and
 it."""
 CALL_S = 5.0
 """Between two looks whether a signal came: the client's calls do not answer to any."""
+STUCK_S = 2 * CALL_S
+SETTLE_S = 10.0
 PATIENCE_S = 120.0
 """So long one call is repeated while no broker answers."""
 ABORTS_MAX = 3
@@ -107,24 +110,30 @@ class KafkaCopying:
     def close(self) -> None:
         if self._producer is not None:
             try:
-                self._settle(self._producer)
+                self._settle(self._producer, time.monotonic() + SETTLE_S)
             except _RAISED as why:
                 if error_of(why).code() not in _FENCED:
                     log.warning("%s: left to the broker to be ended: %s", self._doing, why)
         self._end(Closed(f"{self._doing}: this copy was closed"))
 
-    def _settle(self, producer: Producer) -> None:
+    def _settle(self, producer: Producer, until_s: float) -> None:
         """What was begun never happens, and what was committed can be read."""
+
+        def look() -> None:
+            if time.monotonic() > until_s:
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
         if not self._begun and self._unsettled:
             # A commit is answered before its records can be read. The broker lets the same producer
             # begin something new only afterwards.
             producer.begin_transaction()
             self._begun = True
-            producer.send_offsets_to_transaction(
-                self._position(self._unsettled), self._metadata, CALL_S
+            behind = self._position(self._unsettled)
+            called(
+                lambda: producer.send_offsets_to_transaction(behind, self._metadata, CALL_S), look
             )
         if self._begun:
-            producer.abort_transaction(CALL_S)
+            called(lambda: producer.abort_transaction(CALL_S), look)
 
     # One transaction
 
@@ -182,12 +191,21 @@ class KafkaCopying:
         self._reopen(self.at)
 
     def _call(self, call: Callable[[], object]) -> None:
-        """Called again while no broker answers: a commit or an abort is resumed by that."""
+        """Called again while no broker answers: a commit or an abort is resumed by that. One that
+        does not keep to its time may never return: then the producer is of no more use."""
         until_s = time.monotonic() + PATIENCE_S
         revival = Revival(self._revive)
+
+        def look() -> None:
+            revival.look()
+            if time.monotonic() - called_s > STUCK_S:
+                log.warning("%s: a call of the client does not return: begun again", self._doing)
+                raise KafkaException(KafkaError(KafkaError._FAIL))
+
         while True:
+            called_s = time.monotonic()
             try:
-                call()
+                called(call, look)
                 return
             except _RAISED as why:
                 error = error_of(why)
@@ -229,8 +247,10 @@ class KafkaCopying:
         came."""
         before = self.at
         self._producer = self._columns = None
-        # To begin again would fence whoever copies meanwhile: first look whether somebody does.
-        if self._committed(pending=True) not in known:
+        # To begin again would fence whoever copies meanwhile: first look whether somebody does. One
+        # who does goes forward: before ours lies what a broker that was killed has yet to end.
+        seen = self._committed(pending=True)
+        if seen is not None and seen > (-1 if before is None else before) and seen not in known:
             raise self._fenced()
         self._open()
         found, self.at = self.at, before
