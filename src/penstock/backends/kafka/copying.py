@@ -38,7 +38,9 @@ it."""
 CALL_S = 5.0
 """Between two looks whether a signal came: the client's calls do not answer to any."""
 STUCK_S = 2 * CALL_S
+"""A call that has not returned after so long never will: see `calling`."""
 SETTLE_S = 10.0
+"""So long a copy that is closed waits for the broker."""
 PATIENCE_S = 120.0
 """So long one call is repeated while no broker answers."""
 ABORTS_MAX = 3
