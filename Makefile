@@ -22,9 +22,9 @@ help: ## Show this list
 
 .PHONY: setup
 setup: $(STAMP) ## Make .venv, install what is pinned, say what later parts need
-	@$(BIN)/python -m penstock.ops.needs
+	@$(BIN)/python -m headrace.ops.needs
 
-$(STAMP): requirements/dev.txt pyproject.toml hatch_build.py src/penstock/backends/kafka/columns.c
+$(STAMP): requirements/dev.txt pyproject.toml hatch_build.py src/headrace/backends/kafka/columns.c
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "Python 3.11 or newer is needed: make setup PYTHON=python3.11" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
@@ -35,7 +35,7 @@ $(STAMP): requirements/dev.txt pyproject.toml hatch_build.py src/penstock/backen
 
 .PHONY: demo
 demo: $(STAMP) ## Three stages on Spark: kill a replica, stop another, add a fourth, and prove it: two minutes
-	$(BIN)/penstock demo $(if $(SEED),--seed $(SEED))
+	$(BIN)/headrace demo $(if $(SEED),--seed $(SEED))
 
 .PHONY: check
 check: $(STAMP) ## Format, lint, types, layers, core and contract tests: under a minute
@@ -83,11 +83,11 @@ cover: $(STAMP) ## Every branch of the group machine, the dispatcher and more, b
 
 .PHONY: sim
 sim: $(STAMP) ## Simulate groups under faults: make sim SEEDS=400, or one again: make sim SEED=7
-	$(BIN)/python -m penstock.testing.simulator $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
+	$(BIN)/python -m headrace.testing.simulator $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
 
 .PHONY: live
 live: $(STAMP) ## Hurt real members and producers on one hub: make live SECONDS=600, or SEED=7
-	$(BIN)/python -m penstock.testing.live --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m headrace.testing.live --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 .PHONY: engines
 engines: $(STAMP) ## The whole contract of engines, on lanes that are processes too: five minutes
@@ -95,20 +95,20 @@ engines: $(STAMP) ## The whole contract of engines, on lanes that are processes 
 
 .PHONY: prove
 prove: $(STAMP) ## Kill replicas of a topology at every fail point, 10^5 records each: make prove SEED=7
-	$(BIN)/python -m penstock.testing.prove --records $(RECORDS) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m headrace.testing.prove --records $(RECORDS) $(if $(SEED),--seed $(SEED))
 
 .PHONY: outages
 outages: $(STAMP) ## Kill and stop a Kafka broker under load, at more moments than make test does: ten minutes
-	PENSTOCK_ALL_OUTAGES=1 $(BIN)/python -m pytest -q tests/kafka/test_outages.py
+	HEADRACE_ALL_OUTAGES=1 $(BIN)/python -m pytest -q tests/kafka/test_outages.py
 
 .PHONY: faults
 faults: $(STAMP) ## Kill, cut the power and damage files with another seed: make faults SEED=7
-	$(if $(SEED),PENSTOCK_SEED=$(SEED)) $(BIN)/python -m pytest -q -m slow tests/lmdb
+	$(if $(SEED),HEADRACE_SEED=$(SEED)) $(BIN)/python -m pytest -q -m slow tests/lmdb
 
 .PHONY: bench
 bench: $(STAMP) ## Measure against raw LMDB and a file of lines, and the group machine
-	$(BIN)/penstock bench log
-	$(BIN)/penstock bench groups
+	$(BIN)/headrace bench log
+	$(BIN)/headrace bench groups
 
 .PHONY: format
 format: $(STAMP) ## Put the code into shape

@@ -2,9 +2,9 @@
 
 import tempfile
 
-import penstock
+import headrace
 
-with tempfile.TemporaryDirectory() as directory, penstock.open(directory) as hub:
+with tempfile.TemporaryDirectory() as directory, headrace.open(directory) as hub:
     orders = hub.create_stream("shop/orders", shards=4, codec="json")
 
     first = orders.append({"id": 1, "total": 12.5}, key="ann")

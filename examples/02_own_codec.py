@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-import penstock
+import headrace
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,8 @@ class OrderCodec:
         return msgspec.json.decode(data, type=Order)
 
 
-penstock.register_codec(OrderCodec())
-with penstock.open("memory:") as hub:
+headrace.register_codec(OrderCodec())
+with headrace.open("memory:") as hub:
     orders = hub.create_stream("shop/orders", shards=1, codec="order")
     orders.append(Order(1, 12.5), key="ann")
     print(*(record.value for record in orders.read(0)))

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 
-import penstock
+import headrace
 
 HUB = "./shop"
 
@@ -17,7 +17,7 @@ HUB = "./shop"
 def work(name: str) -> None:
     """Bill orders until none has come for a second."""
     with (
-        penstock.open(HUB) as hub,
+        headrace.open(HUB) as hub,
         hub.consumer("shop/orders", group="billing", name=name) as consumer,
     ):
         billed = 0
@@ -28,7 +28,7 @@ def work(name: str) -> None:
 
 
 def main() -> None:
-    with penstock.open(HUB) as hub:
+    with headrace.open(HUB) as hub:
         orders = hub.create_stream("shop/orders", shards=6, codec="json", exist_ok=True)
         workers = [
             subprocess.Popen([sys.executable, __file__, "work", name])

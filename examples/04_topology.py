@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import tempfile
 
-import penstock
-from penstock import Outputs, Policy, Record, State, Topology, computation
+import headrace
+from headrace import Outputs, Policy, Record, State, Topology, computation
 
 
 @computation(inputs="shop/orders", outputs="shop/invoices", policy=Policy(then="dead-letter"))
@@ -16,7 +16,7 @@ def bill(record: Record, out: Outputs) -> None:
     """One record at a time, in order inside each shard."""
     order = record.value
     if order["amount"] < 0:
-        raise penstock.NoRetry(f"order {order['id']} has a negative amount")
+        raise headrace.NoRetry(f"order {order['id']} has a negative amount")
     due = order["amount"] * 1.2
     out.append("shop/invoices", {"order": order["id"], "due": due}, key=record.key)
 
@@ -36,8 +36,8 @@ topology = Topology(
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory() as folder, penstock.open(folder) as hub:
-        with penstock.start(topology, hub) as running:
+    with tempfile.TemporaryDirectory() as folder, headrace.open(folder) as hub:
+        with headrace.start(topology, hub) as running:
             orders = hub.stream("shop/orders")
             for number in range(10):
                 amount = -1 if number == 7 else 10 * number

@@ -7,12 +7,12 @@ import tempfile
 
 from pyspark.sql import SparkSession
 
-import penstock
-from penstock import Topology, computation
+import headrace
+from headrace import Topology, computation
 
 
 @computation(inputs="shop/orders", outputs="shop/invoices")
-def bill(record: penstock.Record, out: penstock.Outputs) -> None:
+def bill(record: headrace.Record, out: headrace.Outputs) -> None:
     total = 2 * record.value["amount"]
     out.append("shop/invoices", {"total": total, "worker": os.getpid()}, key=record.key)
 
@@ -26,14 +26,14 @@ if __name__ == "__main__":
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")  # lanes are jobs that go on and on
         .config("spark.driver.host", "127.0.0.1")
-        .config("spark.python.daemon.module", "penstock.spark.daemon")  # lanes start faster
+        .config("spark.python.daemon.module", "headrace.spark.daemon")  # lanes start faster
         .config("spark.log.level", "ERROR")
         .getOrCreate()
     )
-    with tempfile.TemporaryDirectory() as place, penstock.open(place) as hub:
+    with tempfile.TemporaryDirectory() as place, headrace.open(place) as hub:
         orders = hub.create_stream("shop/orders", shards=4, codec="json")
         orders.append_many([({"amount": n}, f"customer-{n % 7}") for n in range(1_000)])
-        counters = penstock.run(topology, hub, spark=spark, lanes=2, until_caught_up=True)
+        counters = headrace.run(topology, hub, spark=spark, lanes=2, until_caught_up=True)
         print(counters["bill"].processed, "orders billed")
         workers = {r.value["worker"] for s in range(4) for r in hub.stream("shop/invoices").read(s)}
         print("by", len(workers), "Python workers of Spark")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
-from penstock.spark import SparkSettings, spark_session
+from headrace.spark import SparkSettings, spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

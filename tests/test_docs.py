@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.backends.kafka.backend import KafkaBackend
-from penstock.backends.lmdb.backend import LmdbBackend
-from penstock.core.ports import CAPABILITIES
-from penstock.failpoints import POINTS
+from headrace.backends.kafka.backend import KafkaBackend
+from headrace.backends.lmdb.backend import LmdbBackend
+from headrace.core.ports import CAPABILITIES
+from headrace.failpoints import POINTS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -80,7 +80,7 @@ def test_a_row_of_the_feature_list_names_a_test_that_exists() -> None:
 
 
 def _contracts() -> str:
-    folder = ROOT / "src/penstock/testing/contracts"
+    folder = ROOT / "src/headrace/testing/contracts"
     return "\n".join(path.read_text() for path in folder.rglob("*.py"))
 
 

@@ -1,4 +1,4 @@
-"""The front door: what ``from penstock import ...`` offers."""
+"""The front door: what ``from headrace import ...`` offers."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-import penstock
-import penstock.codec
-import penstock.runtime
-from penstock.core import errors
+import headrace
+import headrace.codec
+import headrace.runtime
+from headrace.core import errors
 
 
 def _kind(name: str) -> tuple[int, str]:
@@ -25,18 +25,18 @@ def _kind(name: str) -> tuple[int, str]:
 
 
 def test_what_is_public_is_sorted() -> None:
-    assert penstock.__all__ == sorted(penstock.__all__, key=_kind)
-    assert len(set(penstock.__all__)) == len(penstock.__all__)
+    assert headrace.__all__ == sorted(headrace.__all__, key=_kind)
+    assert len(set(headrace.__all__)) == len(headrace.__all__)
 
 
 def test_what_is_public_is_there_and_nothing_else_is() -> None:
-    for name in penstock.__all__:
-        assert getattr(penstock, name) is not None
-    assert dir(penstock) == sorted(penstock.__all__)
-    shown = {name for name, value in vars(penstock).items() if not name.startswith("_")}
-    modules = {name for name in shown if inspect.ismodule(getattr(penstock, name))}
+    for name in headrace.__all__:
+        assert getattr(headrace, name) is not None
+    assert dir(headrace) == sorted(headrace.__all__)
+    shown = {name for name, value in vars(headrace).items() if not name.startswith("_")}
+    modules = {name for name in shown if inspect.ismodule(getattr(headrace, name))}
     assert shown - modules - {"annotations", "Any", "import_module", "TYPE_CHECKING"} <= set(
-        penstock.__all__
+        headrace.__all__
     )
 
 
@@ -44,17 +44,17 @@ def test_every_error_is_public() -> None:
     ours = {
         name
         for name, kind in vars(errors).items()
-        if inspect.isclass(kind) and issubclass(kind, penstock.PenstockError)
+        if inspect.isclass(kind) and issubclass(kind, headrace.HeadraceError)
     }
-    assert ours <= set(penstock.__all__)
-    assert {name: getattr(penstock, name) for name in ours} == {
+    assert ours <= set(headrace.__all__)
+    assert {name: getattr(headrace, name) for name in ours} == {
         name: getattr(errors, name) for name in ours
     }
 
 
 def test_what_is_public_is_documented() -> None:
     # The tree in core/errors.py has a line for each error; small ones need no second one.
-    ours = {name: getattr(penstock, name) for name in penstock.__all__ if name != "SCHEMA"}
+    ours = {name: getattr(headrace, name) for name in headrace.__all__ if name != "SCHEMA"}
     undocumented = [
         name
         for name, thing in ours.items()
@@ -65,7 +65,7 @@ def test_what_is_public_is_documented() -> None:
 
 @pytest.mark.parametrize("name", ["Hub", "Stream", "Appender", "Pending", "Record"])
 def test_every_method_with_arguments_is_documented(name: str) -> None:
-    kind = getattr(penstock, name)
+    kind = getattr(headrace, name)
     methods = inspect.getmembers(kind, inspect.isfunction)
     undocumented = [
         method
@@ -78,12 +78,12 @@ def test_every_method_with_arguments_is_documented(name: str) -> None:
 
 
 def test_an_unknown_name_is_refused_as_python_does() -> None:
-    with pytest.raises(AttributeError, match="module 'penstock' has no attribute 'nothing'"):
-        _ = penstock.nothing  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match="module 'headrace' has no attribute 'nothing'"):
+        _ = headrace.nothing  # type: ignore[attr-defined]
 
 
 def test_the_front_door_is_enough(tmp_path: Path) -> None:
-    from penstock import BadValue, Record, RecordId, open
+    from headrace import BadValue, Record, RecordId, open
 
     with open(tmp_path / "hub") as hub:
         orders = hub.create_stream("shop/orders", shards=4, codec="json", exist_ok=True)
@@ -98,13 +98,13 @@ def test_the_front_door_is_enough(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("where", [None, 5, b"bytes", "", "kafka:somewhere", "s3://bucket"])
 def test_what_names_no_hub_is_refused(where: Any) -> None:
-    with pytest.raises(penstock.BadHub, match=r"kafka://host:9092, (or memory:|with two)"):
-        penstock.open(where)
+    with pytest.raises(headrace.BadHub, match=r"kafka://host:9092, (or memory:|with two)"):
+        headrace.open(where)
 
 
 def test_importing_it_loads_nothing_heavy() -> None:
     code = (
-        "import sys, penstock; penstock.PenstockError, penstock.RecordId\n"
+        "import sys, headrace; headrace.HeadraceError, headrace.RecordId\n"
         "heavy = {'lmdb', 'pyspark', 'pyarrow', 'confluent_kafka', 'numpy', 'click', 'rich'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )
@@ -113,7 +113,7 @@ def test_importing_it_loads_nothing_heavy() -> None:
 
 
 def test_a_memory_hub_needs_no_lmdb() -> None:
-    code = "import sys, penstock; penstock.open('memory:'); print('lmdb' in sys.modules)"
+    code = "import sys, headrace; headrace.open('memory:'); print('lmdb' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 
@@ -121,14 +121,14 @@ def test_a_memory_hub_needs_no_lmdb() -> None:
 def test_the_version_is_that_of_the_package() -> None:
     from importlib.metadata import version
 
-    assert penstock.__version__ == version("penstock")
+    assert headrace.__version__ == version("headrace")
 
 
 DOCUMENTED = [
-    "penstock",
+    "headrace",
     *(
         f"{room.__name__}.{module.name}"
-        for room in (penstock.runtime, penstock.codec)
+        for room in (headrace.runtime, headrace.codec)
         for module in pkgutil.iter_modules(room.__path__)
     ),
 ]
@@ -138,7 +138,7 @@ DOCUMENTED = [
 def test_the_examples_in_docstrings_are_true(
     module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from penstock.codec import registry
+    from headrace.codec import registry
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(registry, "_codecs", dict(registry._codecs))
@@ -154,10 +154,10 @@ def test_there_are_examples_for_the_first_steps() -> None:
         if found.examples
     }
     assert {
-        "penstock",
-        "penstock.runtime.opening.open",
-        "penstock.runtime.stream.Stream.append",
-        "penstock.runtime.stream.Stream.read",
-        "penstock.runtime.stream.Stream.appender",
-        "penstock.codec.registry.register_codec",
+        "headrace",
+        "headrace.runtime.opening.open",
+        "headrace.runtime.stream.Stream.append",
+        "headrace.runtime.stream.Stream.read",
+        "headrace.runtime.stream.Stream.appender",
+        "headrace.codec.registry.register_codec",
     } <= with_examples

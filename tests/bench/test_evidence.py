@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.testing.bench import evidence
-from penstock.testing.bench.evidence import ENTRY, Doubles, Handled, Window
+from headrace.testing.bench import evidence
+from headrace.testing.bench.evidence import ENTRY, Doubles, Handled, Window
 
 MS = 1_000_000
 

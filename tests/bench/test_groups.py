@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli.bench import _GROUPS_GOALS
-from penstock.testing.bench import consuming, groups, handover, joining, machine
-from penstock.testing.bench.handover import Load
+from headrace.cli.bench import _GROUPS_GOALS
+from headrace.testing.bench import consuming, groups, handover, joining, machine
+from headrace.testing.bench.handover import Load
 
 TINY = Load(members=2, shards=4, per_second=400, rounds=1, window_s=0.1, spares=2)
 

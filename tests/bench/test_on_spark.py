@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.cli.bench import _SOAK_GOALS, _SPARK_GOALS
-from penstock.core.errors import BadSetting
-from penstock.testing.bench import pipeline, soak, visible
-from penstock.testing.bench.measure import in_turns
+from headrace.cli.bench import _SOAK_GOALS, _SPARK_GOALS
+from headrace.core.errors import BadSetting
+from headrace.testing.bench import pipeline, soak, visible
+from headrace.testing.bench.measure import in_turns
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli.bench import _PIPELINE_GOALS
-from penstock.core.errors import BadSetting
-from penstock.testing.bench import pipeline, visible
+from headrace.cli.bench import _PIPELINE_GOALS
+from headrace.core.errors import BadSetting
+from headrace.testing.bench import pipeline, visible
 
 
 def quiet(text: str) -> None:

@@ -7,8 +7,8 @@ import subprocess
 import sys
 import time
 
-from penstock.testing.bench import usage
-from penstock.testing.faults.children import until
+from headrace.testing.bench import usage
+from headrace.testing.faults.children import until
 
 MB = 2**20
 

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-import penstock
-from penstock.cli.main import main
+import headrace
+from headrace.cli.main import main
 
 
 class Shell:
-    """Runs ``penstock`` in a directory of its own."""
+    """Runs ``headrace`` in a directory of its own."""
 
     def __init__(
         self, cwd: Path, patch: pytest.MonkeyPatch, captured: pytest.CaptureFixture[str]
@@ -28,10 +28,10 @@ class Shell:
         self.cwd = cwd
         self._patch = patch
         self._captured = captured
-        self.environment = {k: v for k, v in os.environ.items() if k != "PENSTOCK_HUB"}
+        self.environment = {k: v for k, v in os.environ.items() if k != "HEADRACE_HUB"}
         self.environment["COLUMNS"] = "200"
         patch.chdir(cwd)
-        patch.delenv("PENSTOCK_HUB", raising=False)
+        patch.delenv("HEADRACE_HUB", raising=False)
         patch.setenv("COLUMNS", "200")
 
     def __call__(
@@ -41,7 +41,7 @@ class Shell:
         with self._patch.context() as patch:
             for name, value in environment.items():
                 patch.setenv(name, value)
-            patch.setattr(sys, "argv", ["penstock", *arguments])
+            patch.setattr(sys, "argv", ["headrace", *arguments])
             patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))
             with pytest.raises(SystemExit) as end:
                 main()
@@ -53,7 +53,7 @@ class Shell:
         """The one line that a wrong call ends with."""
         out, err = self(*arguments, given=given, code=2, **environment)
         assert out == ""
-        assert err.startswith("penstock: ")
+        assert err.startswith("headrace: ")
         assert err.count("\n") == 1, err
         return err
 
@@ -62,7 +62,7 @@ class Shell:
         ours, theirs = pty.openpty()
         os.write(ours, typed)
         child = subprocess.Popen(
-            [sys.executable, "-m", "penstock", *arguments],
+            [sys.executable, "-m", "headrace", *arguments],
             cwd=self.cwd,
             env=self.environment | {"TERM": "xterm-256color"},
             stdin=theirs,
@@ -78,7 +78,7 @@ class Shell:
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
         # Whatever this process inherited: Ctrl-C works in a child that a person starts.
         interruptible = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-        code = f"{interruptible}; from penstock.cli.main import main; main()"
+        code = f"{interruptible}; from headrace.cli.main import main; main()"
         return subprocess.Popen(
             [sys.executable, "-c", code, *arguments],
             cwd=self.cwd,
@@ -98,7 +98,7 @@ def _seen(screen: io.FileIO) -> bytes:
 def shell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[Shell]:
-    log = logging.getLogger("penstock")
+    log = logging.getLogger("headrace")
     before = log.level, list(log.handlers), log.propagate
     yield Shell(tmp_path, monkeypatch, capsys)
     log.level, log.handlers, log.propagate = before
@@ -142,7 +142,7 @@ def interrupted(name, *how, **more):
         raise KeyboardInterrupt
     return real(name, *how, **more)
 builtins.__import__ = interrupted
-runpy.run_module("penstock", run_name="__main__")
+runpy.run_module("headrace", run_name="__main__")
 """
     done = subprocess.run(
         [sys.executable, "-c", code], env=shell.environment, capture_output=True, timeout=60,
@@ -183,7 +183,7 @@ def test_a_file_of_raw_lines_is_appended_as_it_is(shell: Shell) -> None:
     (shell.cwd / "lines").write_bytes(b"one\n\n\xff\x00three")
     out, _ = shell("append", "raw", "lines", "--key", "k", "--json")
     assert json.loads(out) == {"stream": "raw", "appended": 3}
-    with penstock.open(shell.cwd / "penstock-data") as hub:
+    with headrace.open(shell.cwd / "headrace-data") as hub:
         assert [r.data for r in hub.stream("raw").read(0)] == [b"one", b"", b"\xff\x00three"]
         assert {r.key for r in hub.stream("raw").read(0)} == {"k"}
 
@@ -271,15 +271,15 @@ def test_bad_input_is_one_line_and_exit_code_2(
 
 
 def test_the_hub_comes_from_option_environment_file_or_default(shell: Shell) -> None:
-    (shell.cwd / "penstock.toml").write_text('hub = "from-file"\n')
+    (shell.cwd / "headrace.toml").write_text('hub = "from-file"\n')
     shell("stream", "create", "a")
-    shell("stream", "create", "a", PENSTOCK_HUB="from-environment")
-    shell("--hub", "from-option", "stream", "create", "a", PENSTOCK_HUB="from-environment")
+    shell("stream", "create", "a", HEADRACE_HUB="from-environment")
+    shell("--hub", "from-option", "stream", "create", "a", HEADRACE_HUB="from-environment")
     assert sorted(p.name for p in shell.cwd.iterdir() if p.is_dir()) == [
         "from-environment", "from-file", "from-option",
     ]  # fmt: skip
-    (shell.cwd / "penstock.toml").write_text("hub = [")
-    assert "penstock.toml cannot be read" in shell.fails("stream", "list")
+    (shell.cwd / "headrace.toml").write_text("hub = [")
+    assert "headrace.toml cannot be read" in shell.fails("stream", "list")
 
 
 def test_doctor_tells_versions_sizes_and_the_lock(orders: Shell) -> None:
@@ -294,13 +294,13 @@ def test_doctor_tells_versions_sizes_and_the_lock(orders: Shell) -> None:
 def test_doctor_works_where_there_is_no_hub(shell: Shell) -> None:
     found = {f["what"]: f for f in json.loads(shell("doctor", "--json")[0])}
     assert "no hub at" in found["hub"]["found"]
-    assert not (shell.cwd / "penstock-data").exists()
+    assert not (shell.cwd / "headrace-data").exists()
 
 
 def test_doctor_finds_a_damaged_batch_and_ends_with_1(orders: Shell) -> None:
     lines = b"".join(b'{"id": %d}\n' % i for i in range(3))
     orders("append", "shop/orders", "--shard", "0", given=lines)
-    data = orders.cwd / "penstock-data" / "data.mdb"
+    data = orders.cwd / "headrace-data" / "data.mdb"
     damaged = bytearray(data.read_bytes())
     damaged[damaged.rindex(b'{"id":1}') + 6] ^= 1
     data.write_bytes(damaged)
@@ -318,7 +318,7 @@ def test_a_terminal_gets_a_drawn_table(orders: Shell) -> None:
 def test_a_closed_pipe_ends_quietly(orders: Shell) -> None:
     lines = b"".join(b'{"id": %d}\n' % i for i in range(20_000))
     orders("append", "shop/orders", given=lines)
-    tail = f"{sys.executable} -m penstock tail shop/orders --from earliest"
+    tail = f"{sys.executable} -m headrace tail shop/orders --from earliest"
     done = subprocess.run(
         ["bash", "-c", f"{tail} | head -n 1"],
         cwd=orders.cwd,

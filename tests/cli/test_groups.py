@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-import penstock
-from penstock.core import keys
-from penstock.core.assign import Allocator, balanced
-from penstock.core.attempts import Attempts
-from penstock.core.events import (
+import headrace
+from headrace.core import keys
+from headrace.core.assign import Allocator, balanced
+from headrace.core.attempts import Attempts
+from headrace.core.events import (
     Evict,
     Heartbeat,
     Join,
@@ -24,9 +24,9 @@ from penstock.core.events import (
     Stop,
     StreamFacts,
 )
-from penstock.core.model import ShardId, Slice
-from penstock.core.ports import Commit, Grant
-from penstock.runtime.coordinator import Coordinator
+from headrace.core.model import ShardId, Slice
+from headrace.core.ports import Commit, Grant
+from headrace.runtime.coordinator import Coordinator
 from tests.cli.test_commands import Shell
 
 
@@ -35,7 +35,7 @@ class Working:
 
     def __init__(self, shell: Shell) -> None:
         self.shell = shell
-        self.hub = penstock.open(shell.cwd / "penstock-data")
+        self.hub = headrace.open(shell.cwd / "headrace-data")
         self.backend = self.hub._backend
         self.orders = self.hub.create_stream("shop/orders", shards=4, codec="json")
         self.coordinator = Coordinator(self.backend)
@@ -278,7 +278,7 @@ def test_a_stopped_group_seeks_after_a_preview(stopped: Working) -> None:
         ["shop/orders:3", "10", "0", "0", "10"],
     ]
     assert err == (
-        "penstock: billing: 0 records skipped, 14 repeated: say --yes to move the checkpoints\n"
+        "headrace: billing: 0 records skipped, 14 repeated: say --yes to move the checkpoints\n"
     )
     assert stopped.lags() == [6, 10, 10, 0]
     out, _ = stopped.shell("group", "seek", "billing", "--to", "earliest", "--yes")
@@ -387,8 +387,8 @@ def test_why_a_shard_is_stopped_is_shown_and_what_to_do(troubled: Working) -> No
         r"Z because shop/orders:0+4 failed 21 times (ValueError: \x1b[31mno\x07 price)"
     )
     assert [line.strip() for line in lines[said + 1 :]] == [
-        "to go on:        penstock group resume billing shop/orders:0",
-        "to leave it out: penstock group skip billing shop/orders:0+4",
+        "to go on:        headrace group resume billing shop/orders:0",
+        "to leave it out: headrace group skip billing shop/orders:0+4",
     ]
     assert r"+4: 21 failed: ValueError: \x1b[31mno\x07 price" in text
     assert "+0: 3 failed: no stock" in text
@@ -404,7 +404,7 @@ def test_without_trouble_no_column_tells_of_it(billing: Working) -> None:
 def test_a_record_that_is_not_next_is_not_offered_to_be_left_out(troubled: Working) -> None:
     troubled.shell("group", "seek", "billing", "--to", "1", "--shard", "0", "--yes", "--force")
     text, _ = troubled.shell("group", "show", "billing")
-    assert "penstock group resume billing shop/orders:0" in text
+    assert "headrace group resume billing shop/orders:0" in text
     assert "group skip" not in text
 
 

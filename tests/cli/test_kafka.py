@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from penstock.testing.kafka import Broker
-from penstock.testing.kafka.ports import free_ports
+from headrace.testing.kafka import Broker
+from headrace.testing.kafka.ports import free_ports
 from tests.cli.test_commands import Shell
 
 
 class Kafka:
-    """``penstock kafka``, with a place of its own for what it keeps."""
+    """``headrace kafka``, with a place of its own for what it keeps."""
 
     def __init__(self, shell: Shell, state: Path) -> None:
-        self.directory = state / "penstock" / "kafka"
+        self.directory = state / "headrace" / "kafka"
         self._shell = shell
 
     def __call__(self, *arguments: str, code: int = 0) -> tuple[str, str]:
@@ -48,8 +48,8 @@ def test_a_broker_is_started_found_and_stopped(kafka: Kafka) -> None:
     url = f"kafka://127.0.0.1:{port}"
     out, err = kafka("start", "--port", port)
     assert out == f"{url}\n"
-    assert f"penstock --hub {url} stream create" in err
-    assert "penstock kafka stop" in err
+    assert f"headrace --hub {url} stream create" in err
+    assert "headrace kafka stop" in err
     view = kafka.json("status")
     assert view["running"]
     assert view["answers"]

@@ -1,4 +1,4 @@
-"""``penstock mirror`` as a person and a script use it."""
+"""``headrace mirror`` as a person and a script use it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import signal
 
 import pytest
 
-import penstock
-from penstock.cli import mirror as module
-from penstock.runtime import mirror as copied
-from penstock.testing.faults.children import Child, until
+import headrace
+from headrace.cli import mirror as module
+from headrace.runtime import mirror as copied
+from headrace.testing.faults.children import Child, until
 from tests.cli.test_commands import Shell, shell
 
 __all__ = ["shell"]
@@ -25,12 +25,12 @@ class Shop:
     def __init__(self, shell: Shell) -> None:
         self.shell = shell
         self.cwd = shell.cwd
-        with penstock.open("here") as hub:
+        with headrace.open("here") as hub:
             hub.create_stream(NAME, shards=2)
         self.append(100)
 
     def append(self, count: int) -> None:
-        with penstock.open("here") as hub:
+        with headrace.open("here") as hub:
             stream = hub.stream(NAME)
             for shard in range(2):
                 stream.append_many([(b"%d" % i, "key") for i in range(count)], shard=shard)
@@ -39,7 +39,7 @@ class Shop:
         return self.shell("mirror", *arguments, code=code)
 
     def copied(self, hub: str = "there", name: str = NAME) -> int:
-        with penstock.open(hub) as opened:
+        with headrace.open(hub) as opened:
             stream = opened.stream(name)
             return sum(len(list(stream.read(shard))) for shard in range(2))
 
@@ -96,10 +96,10 @@ def test_in_a_pipe_it_says_how_far_it_is(shop: Shop, monkeypatch: pytest.MonkeyP
 def test_missing_records_are_told_and_passed_by_on_request(shop: Shop) -> None:
     shop("here", "there", NAME)
     shop.append(20)
-    with penstock.open("here") as hub:
+    with headrace.open("here") as hub:
         hub.stream(NAME).trim(1, 110)
     _, err = shop("here", "there", NAME, code=2)
-    assert err.startswith("penstock: shop/orders:1: 10 offsets from 100 on are gone")
+    assert err.startswith("headrace: shop/orders:1: 10 offsets from 100 on are gone")
     assert err.count("\n") == 1
     out, _ = shop("here", "there", NAME, "--skip-missing")
     assert out.splitlines()[0].split() == ["shard", "already", "copied", "missing", "next", "end"]
@@ -127,7 +127,7 @@ def test_a_wrong_call_is_one_line(shop: Shop, arguments: list[str], says: str) -
 
 def _running(*arguments: str) -> Child:
     interruptible = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-    code = f"{interruptible}; from penstock.cli.main import main; main()"
+    code = f"{interruptible}; from headrace.cli.main import main; main()"
     return Child(["-c", code, "mirror", *arguments])
 
 
@@ -135,7 +135,7 @@ def _running(*arguments: str) -> Child:
 def test_following_ends_with_a_sum(shop: Shop, ending: signal.Signals) -> None:
     with _running("here", "there", NAME, "--follow", "--json") as child:
         until(lambda: (shop.cwd / "there" / "data.mdb").exists(), "the target is made")
-        with penstock.open("there") as there:
+        with headrace.open("there") as there:
             until(lambda: there.streams(), "the stream is made")
             until(lambda: there.stream(NAME).bounds(1).end == 100, "it copies")
             shop.append(7)

@@ -1,4 +1,4 @@
-"""``penstock run``: what a person sees, what a script gets, how it ends."""
+"""``headrace run``: what a person sees, what a script gets, how it ends."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-import penstock
-from penstock.cli.run import _log_to_stderr
-from penstock.testing.faults.children import until
+import headrace
+from headrace.cli.run import _log_to_stderr
+from headrace.testing.faults.children import until
 from tests.cli.test_commands import Shell, shell
 
 __all__ = ["shell"]
 
 SHOP = """\
 import time
-from penstock import Policy, Topology, computation
+from headrace import Policy, Topology, computation
 
 @computation(inputs="shop/orders", outputs="shop/invoices", policy=Policy(retries=1, delay="10ms"))
 def bill(record, out, ctx):
@@ -45,7 +45,7 @@ class Shop:
     def __init__(self, shell: Shell) -> None:
         self.shell = shell
         (shell.cwd / "shop.py").write_text(SHOP)
-        self.hub = penstock.open(shell.cwd / "penstock-data")
+        self.hub = headrace.open(shell.cwd / "headrace-data")
         for name in ("shop/orders", "shop/invoices"):
             self.hub.create_stream(name, shards=2, codec="json")
 
@@ -69,7 +69,7 @@ def shop(shell: Shell) -> Iterator[Shop]:
 
 def test_a_plan_advises_a_fifth_more_lanes_than_a_replica_has_shards(shop: Shop) -> None:
     shop.hub.create_stream("wide", shards=16)
-    source = "from penstock import computation\n@computation(inputs='wide')\ndef f(record): pass\n"
+    source = "from headrace import computation\n@computation(inputs='wide')\ndef f(record): pass\n"
     (shop.shell.cwd / "wide.py").write_text(source)
     out, _ = shop.shell("run", "wide.py", "--plan", "--replicas", "4")
     assert "--lanes 5" in out
@@ -86,7 +86,7 @@ def test_it_ends_when_everything_is_consumed_and_sums_up(shop: Shop) -> None:
     assert header.split()[:2] == ["computation", "rec/s"]
     assert line.split()[0] == "bill"
     assert line.split()[3:] == ["20", "0", "0", "0", "0"]
-    assert "running bill on ./penstock-data" in err
+    assert "running bill on ./headrace-data" in err
     assert [invoice["id"] for invoice in shop.invoices()] == list(range(20))
 
 
@@ -111,7 +111,7 @@ def test_a_stopped_shard_is_told_and_the_exit_code_is_1(shop: Shop) -> None:
     shop.order({"id": 1}, {"bad": True}, {"id": 2})
     _, err = shop.run("--until-caught-up", code=1)
     assert err.count("Terminate computation: bill due to previous failure\n") == 1
-    assert "to go on: penstock group resume bill" in err
+    assert "to go on: headrace group resume bill" in err
     shown, told = shop.shell("group", "show", "bill")
     assert "ValueError: a bad order" in shown + told
     out, err = shop.run("--until-caught-up", "--json", code=1)
@@ -182,7 +182,7 @@ def ended(process: subprocess.Popen[bytes], seconds: float = 20) -> tuple[int, b
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_lets_the_record_in_hand_end_and_commits(shop: Shop, how: signal.Signals) -> None:
-    (shop.shell.cwd / "penstock.toml").write_text('run.max_wait_handler = "10s"\n')
+    (shop.shell.cwd / "headrace.toml").write_text('run.max_wait_handler = "10s"\n')
     process = started(shop, "--json")
     begun = shop.shell.cwd / "begun"
     shop.order({"id": 1}, {"id": 2, "sleep": 1.0, "begins": str(begun)}, {"id": 3, "sleep": 30})
@@ -218,7 +218,7 @@ def _no_error(asked: Callable[[], bool]) -> Callable[[], bool]:
     def answer() -> bool:
         try:
             return asked()
-        except penstock.UnknownGroup:
+        except headrace.UnknownGroup:
             return False
 
     return answer
@@ -230,7 +230,7 @@ def test_on_a_terminal_it_shows_a_line_for_each_computation(shop: Shop, tmp_path
     pid, terminal = pty.fork()
     if pid == 0:
         os.chdir(shop.shell.cwd)
-        command = [sys.executable, "-m", "penstock", "run", "shop.py", "--engine", "local"]
+        command = [sys.executable, "-m", "headrace", "run", "shop.py", "--engine", "local"]
         command += ["--until-caught-up"]
         os.execve(sys.executable, command, environment)
     shown = b""

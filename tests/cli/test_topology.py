@@ -1,4 +1,4 @@
-"""``penstock topology`` as a person and a script use it."""
+"""``headrace topology`` as a person and a script use it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli import render
-from penstock.cli.main import main
+from headrace.cli import render
+from headrace.cli.main import main
 
 SHOP = """\
-from penstock.core.computation import computation
-from penstock.core.policy import Policy
-from penstock.core.topology import Topology
+from headrace.core.computation import computation
+from headrace.core.policy import Policy
+from headrace.core.topology import Topology
 
 @computation(inputs="shop/orders", outputs="shop/invoices", policy=Policy(then="dead-letter"))
 def bill(record, out): ...
@@ -32,8 +32,8 @@ class Shell:
         self._captured = captured
 
     def __call__(self, *arguments: str, code: int = 0) -> str:
-        """What ``penstock topology …`` prints, on stdout if it works."""
-        self._patch.setattr(sys, "argv", ["penstock", "topology", *arguments])
+        """What ``headrace topology …`` prints, on stdout if it works."""
+        self._patch.setattr(sys, "argv", ["headrace", "topology", *arguments])
         with pytest.raises(SystemExit) as end:
             main()
         out, err = self._captured.readouterr()
@@ -98,7 +98,7 @@ def test_programs_get_all_of_it(shell: Shell) -> None:
 def test_what_the_settings_file_says_is_shown(
     shell: Shell, caplog: pytest.LogCaptureFixture
 ) -> None:
-    Path("penstock.toml").write_text(
+    Path("headrace.toml").write_text(
         "[policies.default]\nretries = 3\n[computations.bill]\nconcurrency = 1\n"
         '[streams."shop/orders"]\nshards = 8\n[policies.indx]\n'
     )
@@ -109,25 +109,25 @@ def test_what_the_settings_file_says_is_shown(
         "▼  [index]        batch of 10 or 200ms, 3 retries",
     ]
     assert "[policies.indx]" in caplog.text
-    Path("penstock.toml").write_text("[policies.bill]\nretries = 'many'\n")
+    Path("headrace.toml").write_text("[policies.bill]\nretries = 'many'\n")
     assert shell("cli_shop.py", code=2) == (
-        "penstock: penstock.toml: [policies.bill]: retries = 'many': a whole number, 0 to 1000000\n"
+        "headrace: headrace.toml: [policies.bill]: retries = 'many': a whole number, 0 to 1000000\n"
     )
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["nothing.py"], "penstock: nothing.py: no such file"),
-        (["cli_shop.py:other"], "penstock: cli_shop.py: has no 'other'"),
-        (["circle.py"], "penstock: circle.py: the computations go in a circle: "),
-        (["cli_shop.py", "--json", "--mermaid"], "penstock: --mermaid and --json: say one"),
-        ([], "penstock: Missing argument 'FILE[:NAME]'"),
+        (["nothing.py"], "headrace: nothing.py: no such file"),
+        (["cli_shop.py:other"], "headrace: cli_shop.py: has no 'other'"),
+        (["circle.py"], "headrace: circle.py: the computations go in a circle: "),
+        (["cli_shop.py", "--json", "--mermaid"], "headrace: --mermaid and --json: say one"),
+        ([], "headrace: Missing argument 'FILE[:NAME]'"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(shell: Shell, arguments: list[str], says: str) -> None:
     Path("circle.py").write_text(
-        "from penstock.core.computation import computation\n"
+        "from headrace.core.computation import computation\n"
         "@computation(inputs='a', outputs='b')\ndef there(record, out): ...\n"
         "@computation(inputs='b', outputs='a')\ndef back(record, out): ...\n"
     )

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from penstock.backends.lmdb.backend import LmdbBackend
-from penstock.backends.marked import MarkedCopying
-from penstock.backends.memory import MemoryBackend
-from penstock.core.model import StreamInfo
-from penstock.core.ports import ABSENT, Append, Capabilities, Commit, Place, Producer, Versioned
-from penstock.testing.contracts.backend import BackendContract, Opening
+from headrace.backends.lmdb.backend import LmdbBackend
+from headrace.backends.marked import MarkedCopying
+from headrace.backends.memory import MemoryBackend
+from headrace.core.model import StreamInfo
+from headrace.core.ports import ABSENT, Append, Capabilities, Commit, Place, Producer, Versioned
+from headrace.testing.contracts.backend import BackendContract, Opening
 
 
 class TestMemory(BackendContract):

@@ -12,11 +12,11 @@ from uuid import UUID
 import pytest
 from hypothesis import strategies as st
 
-from penstock.codec import registry
-from penstock.codec.registry import codec_names, find_codec, register_codec
-from penstock.core.errors import BadName, BadSetting, BadValue, UnknownCodec
-from penstock.core.ports import Codec
-from penstock.testing.contracts.codec import CodecContract
+from headrace.codec import registry
+from headrace.codec.registry import codec_names, find_codec, register_codec
+from headrace.core.errors import BadName, BadSetting, BadValue, UnknownCodec
+from headrace.core.ports import Codec
+from headrace.testing.contracts.codec import CodecContract
 
 
 class TestBytes(CodecContract):
@@ -139,7 +139,7 @@ def _forgotten_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
 def _installed(_forgotten_afterwards: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a package would be that brings two codecs: one by its class, one by an object."""
     here = __name__
-    group = "penstock.codecs"
+    group = "headrace.codecs"
     found = EntryPoints(
         [
             EntryPoint("test.upside", f"{here}:Upside", group),

@@ -11,19 +11,19 @@ import msgspec
 import pytest
 
 import lmdb
-from penstock.backends.lmdb import batch as batches
-from penstock.backends.lmdb import rows
-from penstock.backends.lmdb.backend import LmdbBackend
-from penstock.backends.lmdb.environment import STORE_FORMAT, Identity
-from penstock.core import keys
-from penstock.core.attempts import Attempts
-from penstock.core.batch import Batch, Row
-from penstock.core.checkpoint import Checkpoint
-from penstock.core.errors import BadBatch, BadStored, NewerFormat, SequenceForgotten
-from penstock.core.model import Bounds, StreamInfo, even_shards
-from penstock.core.ports import Append, Place, Producer, Versioned
-from penstock.core.transaction import state_entry
-from penstock.testing.contracts.subject import plain, read_rows
+from headrace.backends.lmdb import batch as batches
+from headrace.backends.lmdb import rows
+from headrace.backends.lmdb.backend import LmdbBackend
+from headrace.backends.lmdb.environment import STORE_FORMAT, Identity
+from headrace.core import keys
+from headrace.core.attempts import Attempts
+from headrace.core.batch import Batch, Row
+from headrace.core.checkpoint import Checkpoint
+from headrace.core.errors import BadBatch, BadStored, NewerFormat, SequenceForgotten
+from headrace.core.model import Bounds, StreamInfo, even_shards
+from headrace.core.ports import Append, Place, Producer, Versioned
+from headrace.core.transaction import state_entry
+from headrace.testing.contracts.subject import plain, read_rows
 from tests.golden import make
 from tests.golden.make import BASE, GROUP, MANY_ROWS, ODD_ROWS, ORDERS, PLAIN_ROWS, SHARD, STORE
 
@@ -57,7 +57,7 @@ def test_the_header_of_a_stored_batch_is_what_it_was(file: str, expected: list[R
     stored = _golden(file)
     times = [row.timestamp for row in expected]
     assert batches.header(STORE, make.key_of(len(expected)), stored)[:-1] == (
-        b"PnSt",
+        b"HdRc",
         1,
         batches.KIND_ROWS if file == "batch-rows" else batches.KIND_ARROW,
         0,
@@ -95,7 +95,7 @@ def test_attempts_are_read_and_written_as_they_were() -> None:
 
 def test_attempts_of_a_newer_format_or_cut_short_are_refused() -> None:
     stored = _golden("attempts")
-    with pytest.raises(NewerFormat, match="newer Penstock"):
+    with pytest.raises(NewerFormat, match="newer Headrace"):
         Attempts.decoded(b"\x02" + stored[1:])
     for damaged in (b"", stored[:-1], stored[:20], stored + b"x"):
         with pytest.raises(BadStored, match="cannot be read"):
@@ -147,7 +147,7 @@ def test_a_row_of_a_newer_format_is_refused() -> None:
     stored = _golden("row")
     head, value = b"\x02" + stored[1:9], stored[13:]
     crc = zlib.crc32(make.ROW_KEY, zlib.crc32(head, zlib.crc32(value)))
-    with pytest.raises(NewerFormat, match="has format 2, this Penstock knows 1: upgrade it"):
+    with pytest.raises(NewerFormat, match="has format 2, this Headrace knows 1: upgrade it"):
         rows.opened_row(make.ROW_KEY, head + crc.to_bytes(4, "little") + value)
     with pytest.raises(BadStored, match="wrong checksum"):
         rows.opened_row(b"Vother", stored)
@@ -240,19 +240,19 @@ def test_a_stored_hub_is_written_on(backend: LmdbBackend) -> None:
 
 def _change(directory: Path, change: Callable[[Identity], Identity]) -> None:
     with lmdb.open(str(directory)) as environment, environment.begin(write=True) as txn:
-        stored = txn.get(b"penstock")
+        stored = txn.get(b"headrace")
         assert stored is not None
-        opened = rows.opened_row(b"penstock", stored)
+        opened = rows.opened_row(b"headrace", stored)
         identity = msgspec.msgpack.decode(opened.value, type=Identity)
         changed = msgspec.msgpack.encode(change(identity))
-        txn.put(b"penstock", rows.sealed_row(b"penstock", changed, txn.id()))
+        txn.put(b"headrace", rows.sealed_row(b"headrace", changed, txn.id()))
 
 
 def test_a_hub_of_a_newer_format_is_refused(directory: Path) -> None:
     newer = STORE_FORMAT + 1
     _change(directory, lambda identity: msgspec.structs.replace(identity, format=newer))
     with pytest.raises(
-        NewerFormat, match=f"has format {newer}, this Penstock knows {STORE_FORMAT}: upgrade it"
+        NewerFormat, match=f"has format {newer}, this Headrace knows {STORE_FORMAT}: upgrade it"
     ):
         LmdbBackend(directory)
 

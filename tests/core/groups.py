@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from hypothesis import strategies as st
 
-from penstock.core import group as group_module
-from penstock.core.assign import Allocator, balanced
-from penstock.core.events import (
+from headrace.core import group as group_module
+from headrace.core.assign import Allocator, balanced
+from headrace.core.events import (
     Configure,
     Delete,
     Denied,
@@ -32,9 +32,9 @@ from penstock.core.events import (
     StreamFacts,
     Swept,
 )
-from penstock.core.group import step
-from penstock.core.model import ShardId
-from penstock.core.standing import Group, Member, Standing
+from headrace.core.group import step
+from headrace.core.model import ShardId
+from headrace.core.standing import Group, Member, Standing
 
 NAME = "billing"
 STREAM = "orders"

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.core.assign import (
+from headrace.core.assign import (
     Allocator,
     balanced,
     capped,
@@ -23,9 +23,9 @@ from penstock.core.assign import (
     single,
     weighted,
 )
-from penstock.core.errors import BadAllocation, BadSetting, UnknownAllocator
-from penstock.core.model import ShardId
-from penstock.core.shares import Candidate
+from headrace.core.errors import BadAllocation, BadSetting, UnknownAllocator
+from headrace.core.model import ShardId
+from headrace.core.shares import Candidate
 
 SHIPPED = [balanced, round_robin, single, weighted]
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.attempts import CAREFUL_AFTER, CAREFUL_STEP, REASON_CHARS_MAX, VERSION, Attempts
-from penstock.core.errors import BadStored, NewerFormat
+from headrace.core.attempts import CAREFUL_AFTER, CAREFUL_STEP, REASON_CHARS_MAX, VERSION, Attempts
+from headrace.core.errors import BadStored, NewerFormat
 
 U64 = st.integers(0, 2**64 - 1)
 U32 = st.integers(0, 2**32 - 1)

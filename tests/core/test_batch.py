@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.core.batch import (
+from headrace.core.batch import (
     FLAGS_MAX,
     RECORD_BYTES_MAX,
     SEQUENCE_MAX,
@@ -16,9 +16,9 @@ from penstock.core.batch import (
     arrow_of,
     keyed_batch,
 )
-from penstock.core.errors import BadRecord
-from penstock.core.quantities import TIMESTAMP_MS_MAX
-from penstock.core.schema import SCHEMA, read_schema
+from headrace.core.errors import BadRecord
+from headrace.core.quantities import TIMESTAMP_MS_MAX
+from headrace.core.schema import SCHEMA, read_schema
 
 ROWS = st.builds(
     Row,
@@ -90,8 +90,8 @@ def test_a_batch_read_back_tells_its_place() -> None:
     arrow = batch.arrow
     assert arrow.schema.equals(read_schema("shop/orders", 2), check_metadata=True)
     assert arrow.schema.metadata == {
-        b"penstock.stream": b"shop/orders",
-        b"penstock.shard": b"2",
+        b"headrace.stream": b"shop/orders",
+        b"headrace.shard": b"2",
     }
     assert arrow.column("offset").to_pylist() == [17, 19]
     assert [str(record.id) for record in batch.records()] == [

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.core.checkpoint import Checkpoint, Marks
-from penstock.core.errors import BadSetting, OffsetOutOfRange
-from penstock.core.model import Bounds, ShardId, Slice
+from headrace.core.checkpoint import Checkpoint, Marks
+from headrace.core.errors import BadSetting, OffsetOutOfRange
+from headrace.core.model import Bounds, ShardId, Slice
 
 SHARD = ShardId("orders", 2)
 

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from penstock.core.computation import (
+from headrace.core.computation import (
     CAPACITY_MAX,
     CONCURRENCY_MAX,
     Computation,
     computation,
     handed,
 )
-from penstock.core.errors import BadName, BadQuantity, BadSetting, BadTopology, Invalid
-from penstock.core.policy import Policy
+from headrace.core.errors import BadName, BadQuantity, BadSetting, BadTopology, Invalid
+from headrace.core.policy import Policy
 
 
 def _one(record: Any) -> str:

@@ -6,11 +6,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.core.batch import RECORD_BYTES_MAX, Batch, Row, arrow_of
-from penstock.core.conform import conformed
-from penstock.core.errors import BadRecord
-from penstock.core.quantities import TIMESTAMP_MS_MAX
-from penstock.core.schema import HEADERS_TYPE, SCHEMA
+from headrace.core.batch import RECORD_BYTES_MAX, Batch, Row, arrow_of
+from headrace.core.conform import conformed
+from headrace.core.errors import BadRecord
+from headrace.core.quantities import TIMESTAMP_MS_MAX
+from headrace.core.schema import HEADERS_TYPE, SCHEMA
 
 NOW_MS = 1_490_855_872_363
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given as each
 from hypothesis import strategies as st
 
-from penstock.core import dispatch as dispatch_module
-from penstock.core.dispatch import (
+from headrace.core import dispatch as dispatch_module
+from headrace.core.dispatch import (
     SLICE_RECORDS_FIRST,
     SLICE_RECORDS_MAX,
     SLICE_S,
@@ -25,7 +25,7 @@ from penstock.core.dispatch import (
     Rules,
     State,
 )
-from penstock.core.model import ShardId
+from headrace.core.model import ShardId
 
 TOKEN = b"1"
 NEXT = b"2"

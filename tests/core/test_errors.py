@@ -5,11 +5,11 @@ import pickle
 
 import pytest
 
-from penstock.core import errors
-from penstock.core.errors import (
+from headrace.core import errors
+from headrace.core.errors import (
     BadBatch,
+    HeadraceError,
     OffsetOutOfRange,
-    PenstockError,
     SequenceForgotten,
     Unsupported,
 )
@@ -21,7 +21,7 @@ def _drawn() -> dict[str, str | None]:
     path: list[str] = []
     for line in (errors.__doc__ or "").splitlines():
         name = line.lstrip("│├└─ ").split(" ")[0]
-        if line.startswith(("│", "├", "└", "PenstockError")):
+        if line.startswith(("│", "├", "└", "HeadraceError")):
             depth = (len(line) - len(line.lstrip("│├└─ "))) // 4
             path[depth:] = [name]
             parents[name] = path[depth - 1] if depth else None
@@ -31,8 +31,8 @@ def _drawn() -> dict[str, str | None]:
 def _written() -> dict[str, str | None]:
     found: dict[str, str | None] = {}
     for name, kind in vars(errors).items():
-        if inspect.isclass(kind) and issubclass(kind, PenstockError):
-            ours = [base for base in kind.__bases__ if issubclass(base, PenstockError)]
+        if inspect.isclass(kind) and issubclass(kind, HeadraceError):
+            ours = [base for base in kind.__bases__ if issubclass(base, HeadraceError)]
             found[name] = ours[0].__name__ if ours else None
     return found
 
@@ -95,7 +95,7 @@ def test_errors_say_what_to_do() -> None:
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_an_error_keeps_its_facts_on_its_way_between_processes(error: PenstockError) -> None:
+def test_an_error_keeps_its_facts_on_its_way_between_processes(error: HeadraceError) -> None:
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is type(error)
     assert (str(again), vars(again)) == (str(error), vars(error))

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.core import group as group_module
-from penstock.core.assign import Allocator, balanced, capped, round_robin
-from penstock.core.errors import BadName, BadSetting
-from penstock.core.events import (
+from headrace.core import group as group_module
+from headrace.core.assign import Allocator, balanced, capped, round_robin
+from headrace.core.errors import BadName, BadSetting
+from headrace.core.events import (
     Configure,
     Delete,
     Denied,
@@ -37,11 +37,11 @@ from penstock.core.events import (
     StreamFacts,
     Swept,
 )
-from penstock.core.group import GROUP_SHARDS_MAX, step
-from penstock.core.group_bytes import decoded, encoded
-from penstock.core.model import OFFSET_MAX, ShardId
-from penstock.core.shares import Candidate
-from penstock.core.standing import Group, Member, Move, Standing, State
+from headrace.core.group import GROUP_SHARDS_MAX, step
+from headrace.core.group_bytes import decoded, encoded
+from headrace.core.model import OFFSET_MAX, ShardId
+from headrace.core.shares import Candidate
+from headrace.core.standing import Group, Member, Move, Standing, State
 from tests.core.groups import (
     EDGES,
     NAME,

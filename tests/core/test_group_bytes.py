@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.core.assign import Allocator, balanced, named
-from penstock.core.errors import BadStored, NewerFormat, UnknownAllocator
-from penstock.core.group import GROUP_SHARDS_MAX
-from penstock.core.group_bytes import VERSION, decoded, encoded, title
-from penstock.core.model import ShardId
-from penstock.core.standing import Group, Member, Standing, State
+from headrace.core.assign import Allocator, balanced, named
+from headrace.core.errors import BadStored, NewerFormat, UnknownAllocator
+from headrace.core.group import GROUP_SHARDS_MAX
+from headrace.core.group_bytes import VERSION, decoded, encoded, title
+from headrace.core.model import ShardId
+from headrace.core.standing import Group, Member, Standing, State
 from tests.core.groups import OPS, Op, reached
 
 SIZE_MAX = 512 * 1024

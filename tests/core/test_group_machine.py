@@ -20,8 +20,8 @@ from hypothesis.stateful import (
     rule,
 )
 
-from penstock.core.assign import Allocator, balanced
-from penstock.core.events import (
+from headrace.core.assign import Allocator, balanced
+from headrace.core.events import (
     Configure,
     Delete,
     Denied,
@@ -42,11 +42,11 @@ from penstock.core.events import (
     StreamFacts,
     Swept,
 )
-from penstock.core.group import step
-from penstock.core.group_bytes import decoded, encoded
-from penstock.core.member import Seat
-from penstock.core.model import ShardId
-from penstock.core.standing import Group, Move
+from headrace.core.group import step
+from headrace.core.group_bytes import decoded, encoded
+from headrace.core.member import Seat
+from headrace.core.model import ShardId
+from headrace.core.standing import Group, Move
 from tests.core.groups import EDGES, LINEAGE, NAME, STREAM, at
 
 NAMES = st.sampled_from("ABC")

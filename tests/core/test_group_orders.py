@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.core.events import (
+from headrace.core.events import (
     Configure,
     Delete,
     Denied,
@@ -21,8 +21,8 @@ from penstock.core.events import (
     StreamFacts,
     Swept,
 )
-from penstock.core.group import step
-from penstock.core.standing import Group
+from headrace.core.group import step
+from headrace.core.standing import Group
 from tests.core.groups import (
     NAME,
     VERSION,

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.core import group_bytes, journal, keys
-from penstock.core.assign import Allocator, balanced, capped, named
-from penstock.core.errors import BadStored, NewerFormat, UnknownAllocator
-from penstock.core.events import (
+from headrace.core import group_bytes, journal, keys
+from headrace.core.assign import Allocator, balanced, capped, named
+from headrace.core.errors import BadStored, NewerFormat, UnknownAllocator
+from headrace.core.events import (
     Configure,
     Delete,
     Event,
@@ -31,8 +31,8 @@ from penstock.core.events import (
     StreamFacts,
     Swept,
 )
-from penstock.core.group import step
-from penstock.core.journal import (
+from headrace.core.group import step
+from headrace.core.journal import (
     ENTRIES_KEPT,
     ENTRY_BYTES_MAX,
     EVENT_BYTES_MAX,
@@ -46,8 +46,8 @@ from penstock.core.journal import (
     replayed,
     whole,
 )
-from penstock.core.model import OFFSET_MAX, ShardId
-from penstock.core.standing import Group
+from headrace.core.model import OFFSET_MAX, ShardId
+from headrace.core.standing import Group
 from tests.core.groups import NAME, OPS, Op, at, event_of, join, rows_of
 
 U64 = st.integers(0, 2**64 - 1)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from penstock.core import keys
+from headrace.core import keys
 
 
 def test_keys_of_the_store_have_fixed_layouts_and_no_user_text() -> None:

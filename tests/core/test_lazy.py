@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from penstock.core.batch import Batch, Row, keyed_batch
-from penstock.core.lazy import lazy
+from headrace.core.batch import Batch, Row, keyed_batch
+from headrace.core.lazy import lazy
 
 
 class Sum:

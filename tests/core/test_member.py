@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.core.events import Denied, Heartbeat, Release, Settled
-from penstock.core.member import LEASE_SHARE, Change, Seat
+from headrace.core.events import Denied, Heartbeat, Release, Settled
+from headrace.core.member import LEASE_SHARE, Change, Seat
 from tests.core.groups import answer, at
 
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.batch import Batch, Row
-from penstock.core.errors import BadName, BadRecordId, BadSetting
-from penstock.core.model import (
+from headrace.core.batch import Batch, Row
+from headrace.core.errors import BadName, BadRecordId, BadSetting
+from headrace.core.model import (
     HASH_END,
     OFFSET_MAX,
     Bounds,
@@ -21,7 +21,7 @@ from penstock.core.model import (
     Slice,
     even_shards,
 )
-from penstock.core.watermark import Watermark
+from headrace.core.watermark import Watermark
 
 _PART = st.from_regex(r"[A-Za-z0-9._]{3,9}", fullmatch=True).filter(lambda part: part != "...")
 

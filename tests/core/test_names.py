@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.core.errors import BadName
-from penstock.core.names import NAME_CHARS_MAX, checked_name, from_one_word, one_word
+from headrace.core.errors import BadName
+from headrace.core.names import NAME_CHARS_MAX, checked_name, from_one_word, one_word
 
 _PART = st.text("abzAZ09._-", min_size=1, max_size=12)
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core import places
-from penstock.core.places import shown_place
+from headrace.core import places
+from headrace.core.places import shown_place
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.errors import BadQuantity, BadSetting
-from penstock.core.policy import RETRIES_MAX, Policy
+from headrace.core.errors import BadQuantity, BadSetting
+from headrace.core.policy import RETRIES_MAX, Policy
 
 
 def test_eight_retries_come_at_the_times_of_the_seed() -> None:

@@ -4,9 +4,9 @@ from typing import get_args
 
 import pytest
 
-from penstock.core.errors import BadSetting, Unsupported
-from penstock.core.model import Slice, StreamInfo, even_shards
-from penstock.core.ports import CAPABILITIES, Capabilities, Capability, Commit, Grant
+from headrace.core.errors import BadSetting, Unsupported
+from headrace.core.model import Slice, StreamInfo, even_shards
+from headrace.core.ports import CAPABILITIES, Capabilities, Capability, Commit, Grant
 
 ORDERS = StreamInfo(
     name="orders",

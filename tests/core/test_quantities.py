@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.core.errors import BadQuantity
-from penstock.core.quantities import (
+from headrace.core.errors import BadQuantity
+from headrace.core.quantities import (
     TIMESTAMP_MS_MAX,
     go_duration_ns,
     instant_ms,

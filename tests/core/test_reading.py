@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from penstock.core.batch import COMMIT_BYTES_MAX, Batch, Row
-from penstock.core.errors import BadRecord, OffsetOutOfRange, UnknownShard
-from penstock.core.model import Bounds, StreamInfo, even_shards
-from penstock.core.reading import Room, check_commit_bytes, check_shard, check_start
+from headrace.core.batch import COMMIT_BYTES_MAX, Batch, Row
+from headrace.core.errors import BadRecord, OffsetOutOfRange, UnknownShard
+from headrace.core.model import Bounds, StreamInfo, even_shards
+from headrace.core.reading import Room, check_commit_bytes, check_shard, check_start
 
 ORDERS = StreamInfo(
     name="orders",

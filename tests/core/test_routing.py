@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.errors import BadSetting
-from penstock.core.model import HASH_END, ROUTINGS, Shard, even_shards
-from penstock.core.routing import java_hash, md5_hash, murmur2, router
+from headrace.core.errors import BadSetting
+from headrace.core.model import HASH_END, ROUTINGS, Shard, even_shards
+from headrace.core.routing import java_hash, md5_hash, murmur2, router
 
 
 @pytest.mark.parametrize(

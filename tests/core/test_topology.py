@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.core.computation import Computation, computation
-from penstock.core.drawing import drawn, mermaid, shown_policy
-from penstock.core.errors import BadName, BadTopology
-from penstock.core.policy import Policy
-from penstock.core.topology import Topology
+from headrace.core.computation import Computation, computation
+from headrace.core.drawing import drawn, mermaid, shown_policy
+from headrace.core.errors import BadName, BadTopology
+from headrace.core.policy import Policy
+from headrace.core.topology import Topology
 
 Streams = str | list[str]
 

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.backends.memory import MemoryBackend
-from penstock.core import keys
-from penstock.core.batch import Batch, Row
-from penstock.core.checkpoint import Checkpoint
-from penstock.core.errors import Fenced, ShardClosed
-from penstock.core.model import Slice, StreamInfo
-from penstock.core.ports import Append, Commit, Grant, StreamSpec, Versioned
-from penstock.core.transaction import STORIES_KEPT, state_entry
+from headrace.backends.memory import MemoryBackend
+from headrace.core import keys
+from headrace.core.batch import Batch, Row
+from headrace.core.checkpoint import Checkpoint
+from headrace.core.errors import Fenced, ShardClosed
+from headrace.core.model import Slice, StreamInfo
+from headrace.core.ports import Append, Commit, Grant, StreamSpec, Versioned
+from headrace.core.transaction import STORIES_KEPT, state_entry
 
 
 class Closing(MemoryBackend):

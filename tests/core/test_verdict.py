@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.core.policy import FLOOD_RECORDS, Policy
-from penstock.core.verdict import Judge, Verdict
+from headrace.core.policy import FLOOD_RECORDS, Policy
+from headrace.core.verdict import Judge, Verdict
 
 
 def test_it_is_tried_again_as_often_and_as_late_as_the_policy_says() -> None:

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.core.events import Evict
-from penstock.core.ports import Sign
-from penstock.core.watch import Watch
+from headrace.core.events import Evict
+from headrace.core.ports import Sign
+from headrace.core.watch import Watch
 
 A = ("A", 1)
 B = ("B", 1)

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.errors import BadRecord
-from penstock.core.watermark import SEQUENCE_MAX, Watermark
+from headrace.core.errors import BadRecord
+from headrace.core.watermark import SEQUENCE_MAX, Watermark
 
 WATERMARKS = st.builds(
     Watermark, st.integers(0, 2**46 - 1), st.integers(0, SEQUENCE_MAX), st.booleans()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.testing.contracts.engine.all import EngineContract
+from headrace.testing.contracts.engine.all import EngineContract
 from tests.engine.outside import Outside
 
 

@@ -11,10 +11,10 @@ import subprocess
 import time
 from pathlib import Path
 
-from penstock import Topology, computation
-from penstock.core.model import Record
-from penstock.runtime.context import Context
-from penstock.runtime.outputs import Outputs
+from headrace import Topology, computation
+from headrace.core.model import Record
+from headrace.runtime.context import Context
+from headrace.runtime.outputs import Outputs
 
 MADE = {"shards": 4, "codec": "json"}
 

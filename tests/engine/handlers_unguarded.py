@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-import penstock
-from penstock import Topology, computation
+import headrace
+from headrace import Topology, computation
 
 
 @computation(inputs="orders")
@@ -16,5 +16,5 @@ def serve(record: object) -> None:
 topology = Topology(serve, streams={"orders": {"shards": 1}})
 if "UNGUARDED_HUB" in os.environ:
     where = os.environ["UNGUARDED_HUB"]
-    with penstock.start(topology, where, processes=True, reference=__file__) as running:
+    with headrace.start(topology, where, processes=True, reference=__file__) as running:
         running.wait(until_caught_up=True)

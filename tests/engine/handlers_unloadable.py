@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from penstock import Topology, computation
-from penstock.runtime import errand
+from headrace import Topology, computation
+from headrace.runtime import errand
 
 if errand.in_lane:
     raise ValueError("no table\nof prices here")

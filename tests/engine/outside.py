@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from penstock.backends.lmdb.backend import LmdbBackend
-from penstock.runtime.running import Running, start
-from penstock.testing.contracts.engine.at_work import Arm, AtWork, Engine
-from penstock.testing.contracts.subject import Opening
+from headrace.backends.lmdb.backend import LmdbBackend
+from headrace.runtime.running import Running, start
+from headrace.testing.contracts.engine.at_work import Arm, AtWork, Engine
+from headrace.testing.contracts.subject import Opening
 
 
 class Outside(AtWork):
@@ -18,7 +18,7 @@ class Outside(AtWork):
 
     @pytest.fixture
     def where(self) -> dict[str, Any]:
-        raise NotImplementedError("give a fixture `where`: what penstock.start is told")
+        raise NotImplementedError("give a fixture `where`: what headrace.start is told")
 
     @pytest.fixture
     def opening(self, tmp_path: Path) -> Opening:
@@ -29,11 +29,11 @@ class Outside(AtWork):
         def started(*given: Any, **settings: Any) -> Running:
             running = start(*given, **{"lanes": 2, **where, **settings})
             # Only the first lanes die: where each does again, work goes on, but not in a minute.
-            monkeypatch.delenv("PENSTOCK_FAIL", raising=False)
+            monkeypatch.delenv("HEADRACE_FAIL", raising=False)
             return running
 
         return started
 
     @pytest.fixture
     def arm_lanes(self, monkeypatch: pytest.MonkeyPatch) -> Arm:
-        return lambda what: monkeypatch.setenv("PENSTOCK_FAIL", what.replace("raise", "kill"))
+        return lambda what: monkeypatch.setenv("HEADRACE_FAIL", what.replace("raise", "kill"))

@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 
-import penstock
-from penstock.core.errors import BadSetting, Refused, Unsupported
-from penstock.runtime.hub import Hub
-from penstock.runtime.processes import ProcessLanes
-from penstock.testing.faults.children import Child, until
+import headrace
+from headrace.core.errors import BadSetting, Refused, Unsupported
+from headrace.runtime.hub import Hub
+from headrace.runtime.processes import ProcessLanes
+from headrace.testing.faults.children import Child, until
 from tests.engine import handlers_trouble
 from tests.engine.handlers_trouble import noted, topology
 from tests.engine.trouble import (
@@ -49,7 +49,7 @@ from tests.engine.trouble import (
 @pytest.fixture
 def hub(tmp_path: Path) -> Iterator[Hub]:
     open_files, before = files(), threads()
-    with penstock.open(tmp_path / "hub") as hub:
+    with headrace.open(tmp_path / "hub") as hub:
         hub.create_stream("orders", **handlers_trouble.MADE)  # type: ignore[arg-type]
         yield hub
     until(lambda: not _lanes(), "no lane is left", 5, _lanes)
@@ -186,15 +186,15 @@ def test_a_handler_that_hangs_past_the_timeout_is_killed_and_its_record_tried_ag
 
 REPLICA = """
 import json, logging, sys
-import penstock
-from penstock.runtime.loading import load_topology
-from penstock.runtime.settings import RunSettings
+import headrace
+from headrace.runtime.loading import load_topology
+from headrace.runtime.settings import RunSettings
 logging.basicConfig(level="WARNING")
 told = json.loads(sys.argv[1])
 if __name__ == "__main__":
     loaded = load_topology(told.pop("reference"))
     policies = {"default": {"delay": "50ms"}}
-    running = penstock.start(
+    running = headrace.start(
         loaded.topology, told.pop("hub"), processes=True, reference=loaded.reference,
         settings=RunSettings(policies=policies), **told
     )
@@ -321,7 +321,7 @@ def test_what_was_started_is_gone_after_the_end(hub: Hub, start: Start, effects:
     assert running.wait("20s", until_caught_up=True)
     assert running.stop()
     assert not _lanes()
-    ours = ("penstock-switchboard", "penstock-line", "penstock-work", "penstock-replica")
+    ours = ("headrace-switchboard", "headrace-line", "headrace-work", "headrace-replica")
     until(lambda: not [n for n in threads() if n.startswith(ours)], "no thread", 5, threads)
     until(lambda: files() <= open_files, "no file is left open", 5)
 
@@ -338,7 +338,7 @@ def test_a_topology_that_a_lane_cannot_load_is_one_line(hub: Hub) -> None:
     assert run.returncode == 2
     assert out == ""
     assert complaints == (
-        "penstock: lanes cannot begin: handlers_unloadable.py:9: ValueError: "
+        "headrace: lanes cannot begin: handlers_unloadable.py:9: ValueError: "
         "no table of prices here\n"
     )
     assert not members(hub)
@@ -399,12 +399,12 @@ def test_a_process_that_cannot_be_started_leaves_none_behind(
 
 def test_a_hub_in_memory_is_refused_because_no_other_process_sees_it() -> None:
     with pytest.raises(Unsupported, match="memory"):
-        penstock.start(topology, "memory:", processes=True, reference=REFERENCE)
+        headrace.start(topology, "memory:", processes=True, reference=REFERENCE)
 
 
 def test_without_a_place_to_load_it_from_it_is_refused(hub: Hub) -> None:
     with pytest.raises(BadSetting, match="reference="):
-        penstock.start(topology, hub, processes=True)
+        headrace.start(topology, hub, processes=True)
 
 
 @pytest.mark.parametrize(
@@ -427,7 +427,7 @@ def test_options_longer_than_a_pipe_are_refused(start: Start) -> None:
 def test_nobody_sees_the_secret(
     hub: Hub, start: Start, effects: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    logging.getLogger("penstock").setLevel(logging.DEBUG)
+    logging.getLogger("headrace").setLevel(logging.DEBUG)
     fill(hub, 20, {0: {"do": "exit", "once": True}})
     running = start(options={"text": "x" * 500_000})
     assert running.wait("20s", until_caught_up=True)
@@ -447,7 +447,7 @@ def test_nobody_sees_the_secret(
     running.stop()
     written = "".join(capfd.readouterr())
     assert secret.hex() not in written
-    logging.getLogger("penstock").setLevel(logging.NOTSET)
+    logging.getLogger("headrace").setLevel(logging.NOTSET)
 
 
 @pytest.mark.slow

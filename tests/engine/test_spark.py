@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.testing.contracts.engine.all import EngineContract
+from headrace.testing.contracts.engine.all import EngineContract
 from tests.engine.outside import Outside
 
 if TYPE_CHECKING:

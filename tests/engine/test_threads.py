@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from penstock.backends.lmdb.backend import LmdbBackend
-from penstock.backends.memory import MemoryBackend
-from penstock.runtime.running import start
-from penstock.testing.contracts.engine.all import EngineContract
-from penstock.testing.contracts.engine.at_work import Engine
-from penstock.testing.contracts.engine.dying import DyingContract
-from penstock.testing.contracts.engine.exactly_once import ExactlyOnceContract
-from penstock.testing.contracts.engine.state import StateContract
-from penstock.testing.contracts.subject import Opening
+from headrace.backends.lmdb.backend import LmdbBackend
+from headrace.backends.memory import MemoryBackend
+from headrace.runtime.running import start
+from headrace.testing.contracts.engine.all import EngineContract
+from headrace.testing.contracts.engine.at_work import Engine
+from headrace.testing.contracts.engine.dying import DyingContract
+from headrace.testing.contracts.engine.exactly_once import ExactlyOnceContract
+from headrace.testing.contracts.engine.state import StateContract
+from headrace.testing.contracts.subject import Opening
 
 
 class TestThreads(EngineContract):

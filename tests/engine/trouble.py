@@ -14,11 +14,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import penstock
-from penstock.runtime.groups import Groups
-from penstock.runtime.hub import Hub
-from penstock.runtime.running import Running
-from penstock.runtime.settings import RunSettings
+import headrace
+from headrace.runtime.groups import Groups
+from headrace.runtime.hub import Hub
+from headrace.runtime.running import Running
+from headrace.runtime.settings import RunSettings
 from tests.engine import handlers_trouble
 from tests.engine.handlers_trouble import noted, topology
 
@@ -149,7 +149,7 @@ def starting(hub: Hub, effects: Path, **where: Any) -> Iterator[Start]:
         settings = RunSettings(policies={"default": {"delay": "50ms", **(policy or {})}})
         told = {"effects": str(effects), "work_s": work_s, **more.pop("options", {})}
         usual = {"lanes": 2, **where, "reference": REFERENCE, "settings": settings}
-        running = penstock.start(topology, hub, options=told, **{**FAST, **usual, **more})
+        running = headrace.start(topology, hub, options=told, **{**FAST, **usual, **more})
         started.append(running)
         return running
 
@@ -161,7 +161,7 @@ def starting(hub: Hub, effects: Path, **where: Any) -> Iterator[Start]:
 def command(*arguments: str, **more: Any) -> subprocess.Popen[str]:
     """In a process group of its own, as a shell starts it."""
     return subprocess.Popen(
-        [sys.executable, "-m", "penstock", *arguments],
+        [sys.executable, "-m", "headrace", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -1,4 +1,4 @@
-"""Made the golden files: bytes as Penstock writes them, decoded by every later version.
+"""Made the golden files: bytes as Headrace writes them, decoded by every later version.
 
 ``python tests/golden/make.py`` writes what is missing. Once a version is released, its files and
 the values below never change; a new format gets a directory of its own.
@@ -10,14 +10,14 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from penstock.backends.lmdb import batch as batches
-from penstock.backends.lmdb import rows
-from penstock.backends.lmdb.backend import LmdbBackend
-from penstock.core import keys
-from penstock.core.attempts import Attempts
-from penstock.core.batch import Batch, Row, arrow_of
-from penstock.core.model import Slice, StreamInfo, even_shards
-from penstock.core.ports import Append, Commit, Grant, Producer, StreamSpec
+from headrace.backends.lmdb import batch as batches
+from headrace.backends.lmdb import rows
+from headrace.backends.lmdb.backend import LmdbBackend
+from headrace.core import keys
+from headrace.core.attempts import Attempts
+from headrace.core.batch import Batch, Row, arrow_of
+from headrace.core.model import Slice, StreamInfo, even_shards
+from headrace.core.ports import Append, Commit, Grant, Producer, StreamSpec
 
 HERE = Path(__file__).parent / "format1"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from penstock.testing.kafka import Broker
+from headrace.testing.kafka import Broker
 from tests.cli.test_commands import Shell
 from tests.kafka.hubs import Place
 

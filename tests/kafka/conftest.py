@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.backends.kafka.backend import CAPABILITIES
-from penstock.testing.kafka import Broker
+from headrace.backends.kafka.backend import CAPABILITIES
+from headrace.testing.kafka import Broker
 from tests.cli.test_commands import Shell
 from tests.kafka.commands import Kafka
 from tests.kafka.hubs import Place
@@ -37,7 +37,7 @@ def kafka(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Iterator[Kafka]:
-    log = logging.getLogger("penstock")
+    log = logging.getLogger("headrace")
     before = log.level, list(log.handlers), log.propagate
     place = Kafka(broker, Shell(tmp_path, monkeypatch, capsys))
     yield place

@@ -10,11 +10,11 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, Producer
 
-from penstock.backends.kafka.copying import KafkaCopying
-from penstock.backends.kafka.messages import outgoing
-from penstock.core.batch import Batch, Row
-from penstock.core.errors import Fenced, PenstockError, Refused
-from penstock.core.model import StreamInfo, even_shards
+from headrace.backends.kafka.copying import KafkaCopying
+from headrace.backends.kafka.messages import outgoing
+from headrace.core.batch import Batch, Row
+from headrace.core.errors import Fenced, HeadraceError, Refused
+from headrace.core.model import StreamInfo, even_shards
 
 Wrapped = Callable[[Producer], Any]
 
@@ -69,7 +69,7 @@ def copy_numbers(into: KafkaCopying, end: int, step: int = STEP) -> None:
         into.append(numbers(at, behind), behind)
 
 
-def _translated(error: KafkaError, doing: str) -> PenstockError:
+def _translated(error: KafkaError, doing: str) -> HeadraceError:
     return Refused(f"{doing}: {error.name()}")
 
 

@@ -12,8 +12,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from penstock.testing.faults.children import until
-from penstock.testing.kafka import Broker
+from headrace.testing.faults.children import until
+from headrace.testing.kafka import Broker
 
 
 class Place:
@@ -26,7 +26,7 @@ class Place:
         return f"{self.prefix}.{stream.replace('/', '--')}"
 
     def make_topic(self, stream: str, partitions: int = 1, **config: str) -> str:
-        """As somebody without Penstock does."""
+        """As somebody without Headrace does."""
         topic, admin = self.topic(stream), self._admin()
         settings = {name.replace("_", "."): value for name, value in config.items()}
         settings.setdefault("retention.ms", "-1")  # old timestamps are not to be dropped
@@ -125,7 +125,7 @@ def _asker_of(bootstrap: str) -> Consumer:
     return Consumer(
         {
             "bootstrap.servers": bootstrap,
-            "group.id": "penstock-tests",
+            "group.id": "headrace-tests",
             "isolation.level": "read_committed",
             "log_level": 0,
         }

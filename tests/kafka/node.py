@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import penstock
+import headrace
 
 
 def main(url: str, shard: str, count: str, told: str, *streams: str) -> None:
-    with penstock.open(url) as hub, Path(told).open("w") as out:
+    with headrace.open(url) as hub, Path(told).open("w") as out:
         for stream in streams:
             with hub.consumer(stream, shards=[int(shard)]) as consumer:
                 for _, record in zip(range(int(count)), consumer, strict=False):

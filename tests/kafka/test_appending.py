@@ -13,26 +13,26 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-import penstock
-from penstock.backends.kafka.clients import Clients
-from penstock.backends.kafka.sender import Sender
-from penstock.core.conform import conformed
-from penstock.runtime.shares import Shares
-from penstock.testing.contracts.subject import WAIT_S
-from penstock.testing.faults.children import until
+import headrace
+from headrace.backends.kafka.clients import Clients
+from headrace.backends.kafka.sender import Sender
+from headrace.core.conform import conformed
+from headrace.runtime.shares import Shares
+from headrace.testing.contracts.subject import WAIT_S
+from headrace.testing.faults.children import until
 from tests.kafka.hubs import Place
 
 
 @pytest.fixture
-def hub(place: Place) -> Iterator[penstock.Hub]:
-    with penstock.open(place.url) as hub:
+def hub(place: Place) -> Iterator[headrace.Hub]:
+    with headrace.open(place.url) as hub:
         yield hub
 
 
 @pytest.mark.parametrize("native", ["true", "false"])
 def test_ids_are_exact_though_the_client_is_full_again_and_again(place: Place, native: str) -> None:
     few = {"queue.buffering.max.messages": 500}
-    with penstock.open(f"{place.url}?native={native}", settings=few) as narrow:
+    with headrace.open(f"{place.url}?native={native}", settings=few) as narrow:
         stream = narrow.create_stream("a", shards=1)
 
         def many(writer: int) -> dict[int, bytes]:
@@ -96,17 +96,17 @@ def refuses(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes, int], None]:
 @pytest.mark.parametrize(
     ("code", "error"),
     [
-        (KafkaError.MSG_SIZE_TOO_LARGE, penstock.BadRecord),
-        (KafkaError._UNKNOWN_PARTITION, penstock.UnknownStream),
+        (KafkaError.MSG_SIZE_TOO_LARGE, headrace.BadRecord),
+        (KafkaError._UNKNOWN_PARTITION, headrace.UnknownStream),
     ],
     ids=["too large", "unknown"],
 )
 def test_what_the_client_refuses_is_no_concern_of_other_appends(
-    hub: penstock.Hub, refuses: Callable[[bytes, int], None], code: int, error: type[Exception]
+    hub: headrace.Hub, refuses: Callable[[bytes, int], None], code: int, error: type[Exception]
 ) -> None:
     refuses(b"bad", code)
     bad, other = hub.create_stream("bad", shards=1), hub.create_stream("other", shards=1)
-    ids: list[penstock.RecordId] = []
+    ids: list[headrace.RecordId] = []
     end = threading.Event()
 
     def work() -> None:
@@ -120,7 +120,7 @@ def test_what_the_client_refuses_is_no_concern_of_other_appends(
             with pytest.raises(error):
                 bad.append(b"bad")
             # Some of it was given to the client: that may be there.
-            with pytest.raises(penstock.UnknownOutcome):
+            with pytest.raises(headrace.UnknownOutcome):
                 bad.append_many([(b"good", None), (b"bad", None)])
         end.set()
         for each in working:
@@ -130,7 +130,7 @@ def test_what_the_client_refuses_is_no_concern_of_other_appends(
 
 
 def test_a_stream_with_more_shards_than_before_takes_records_at_once(
-    place: Place, hub: penstock.Hub
+    place: Place, hub: headrace.Hub
 ) -> None:
     stream = hub.create_stream("a", shards=1)
     stream.append(b"x")
@@ -154,7 +154,7 @@ def test_who_is_refused_in_the_middle_is_told_that_some_is_written(
 ) -> None:
     place.make_topic("a", shards, message_timestamp_after_max_ms="1000")
     now = datetime.now(UTC)
-    with penstock.open(place.url, settings={"batch.num.messages": 10}) as hub:
+    with headrace.open(place.url, settings={"batch.num.messages": 10}) as hub:
         stream = hub.stream("a")
         count = 400
         data = pa.array([b"%d" % i for i in range(count)], pa.binary())
@@ -166,17 +166,17 @@ def test_who_is_refused_in_the_middle_is_told_that_some_is_written(
         )  # fmt: skip
         shares = Shares(stream.info)
         (share,) = shares.of(conformed(batch, 0), each=each)
-        with pytest.raises(penstock.UnknownOutcome, match="look what was written"):
+        with pytest.raises(headrace.UnknownOutcome, match="look what was written"):
             hub.backend.append(share.appends)
         written = sum(1 for shard in range(shards) for _ in stream.read(shard))
         assert 0 < written < count
 
 
-def _many(stream: penstock.Stream, pairs: list[tuple[bytes, str]]) -> None:
+def _many(stream: headrace.Stream, pairs: list[tuple[bytes, str]]) -> None:
     stream.append_many(pairs)
 
 
-def _arrow(stream: penstock.Stream, pairs: list[tuple[bytes, str]]) -> None:
+def _arrow(stream: headrace.Stream, pairs: list[tuple[bytes, str]]) -> None:
     values, keys = zip(*pairs, strict=True)
     stream.append_arrow(pa.record_batch({"data": values, "key": [key.encode() for key in keys]}))
 
@@ -184,13 +184,13 @@ def _arrow(stream: penstock.Stream, pairs: list[tuple[bytes, str]]) -> None:
 @pytest.mark.parametrize("append", [_many, _arrow])
 def test_a_large_record_among_small_ones_is_refused_before_anything_is_sent(
     place: Place,
-    hub: penstock.Hub,
-    append: Callable[[penstock.Stream, list[tuple[bytes, str]]], None],
+    hub: headrace.Hub,
+    append: Callable[[headrace.Stream, list[tuple[bytes, str]]], None],
 ) -> None:
     place.make_topic("a", 4, max_message_bytes="100000")
     stream = hub.stream("a")
     pairs = [(b"x", f"k{i}") for i in range(399)] + [(b"y" * 150_000, "large")]
-    with pytest.raises(penstock.BadRecord, match=r"a record of .* for a: its topic takes at most"):
+    with pytest.raises(headrace.BadRecord, match=r"a record of .* for a: its topic takes at most"):
         append(stream, pairs)
     assert [stream.bounds(shard).end for shard in range(4)] == [0] * 4
 
@@ -209,6 +209,6 @@ def test_batches_are_as_large_as_was_asked_for_and_the_topic_takes(
         return real(self, native, **more)
 
     monkeypatch.setattr(Clients, "native_producer", producer)
-    with penstock.open(place.url, settings={"batch.size": asked}) as hub:
+    with headrace.open(place.url, settings={"batch.size": asked}) as hub:
         hub.stream("a").append(b"x")
     assert made == [size]

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from penstock.backends.kafka import asked
-from penstock.backends.kafka.asked import SILENT_S, Asked
-from penstock.core.errors import Closed, Unreachable
+from headrace.backends.kafka import asked
+from headrace.backends.kafka.asked import SILENT_S, Asked
+from headrace.core.errors import Closed, Unreachable
 
 
 class Client:

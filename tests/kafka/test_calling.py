@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from penstock.backends.kafka.calling import called
+from headrace.backends.kafka.calling import called
 
 
 class Enough(Exception):

@@ -12,8 +12,8 @@ from urllib.parse import urlencode
 import pytest
 from confluent_kafka import Producer
 
-import penstock
-from penstock.testing.kafka import Broker
+import headrace
+from headrace.testing.kafka import Broker
 from tests.kafka.commands import Kafka
 
 STREAM = "shop/orders"
@@ -58,7 +58,7 @@ def test_topics_of_others_are_streams_too(kafka: Kafka) -> None:
 def test_a_hundred_shards_are_asked_for_at_once(
     kafka: Kafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from penstock.backends.kafka.offsets import Offsets
+    from headrace.backends.kafka.offsets import Offsets
 
     kafka.make_topic("wide", 100)
     asked = []
@@ -101,7 +101,7 @@ def test_a_bad_line_is_named_and_the_lines_before_it_are_kept(orders: Kafka) -> 
 
 
 def test_tail_shows_the_last_records_or_those_from_an_offset(orders: Kafka) -> None:
-    with penstock.open(orders.url) as hub:
+    with headrace.open(orders.url) as hub:
         for i in range(12):
             hub.stream(STREAM).append({"id": i}, shard=i % 2, timestamp=1_700_000_000_000 + i)
     assert [r["value"]["id"] for r in orders.tail(STREAM, "-n", "3")] == [9, 10, 11]
@@ -187,7 +187,7 @@ def test_the_walk_of_a_user(orders: Kafka) -> None:
 
 def test_a_topology_is_refused_before_any_stream_is_made(kafka: Kafka) -> None:
     (kafka.shell.cwd / "shop.py").write_text(
-        "from penstock import Topology, computation\n"
+        "from headrace import Topology, computation\n"
         "@computation(inputs='orders', outputs='bills')\n"
         "def bill(record, out):\n"
         "    pass\n"
@@ -195,7 +195,7 @@ def test_a_topology_is_refused_before_any_stream_is_made(kafka: Kafka) -> None:
     )
     for options in ([], ["--engine", "local"]):
         told = kafka.fails("run", "shop.py", *options)
-        assert "groups of Penstock do not live on Kafka yet" in told
+        assert "groups of Headrace do not live on Kafka yet" in told
     assert kafka.json("stream", "list") == []
 
 
@@ -294,10 +294,10 @@ def test_no_output_shows_a_secret(kafka: Kafka, broker: Broker) -> None:
 
 
 def test_bounds_of_a_stream_that_is_gone_are_an_error(kafka: Kafka) -> None:
-    with penstock.open(kafka.url) as hub:
+    with headrace.open(kafka.url) as hub:
         info = hub.create_stream("a", shards=2).info
         assert hub.backend.bounds_of([(info, 1), (info, 0)]) == [(0, 0), (0, 0)]
         assert hub.backend.bounds_of([]) == []
         hub.delete_stream("a")
-        with pytest.raises(penstock.UnknownStream):
+        with pytest.raises(headrace.UnknownStream):
             hub.backend.bounds_of([(info, 0)])

@@ -8,13 +8,13 @@ from itertools import count
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from penstock.backends.kafka.backend import KafkaBackend
-from penstock.backends.kafka.settings import KafkaSettings
-from penstock.testing.contracts.appending import AppendingContract
-from penstock.testing.contracts.backend import BackendContract, Opening
-from penstock.testing.contracts.reading import ReadingContract
-from penstock.testing.contracts.records import RecordsContract
-from penstock.testing.kafka import Broker
+from headrace.backends.kafka.backend import KafkaBackend
+from headrace.backends.kafka.settings import KafkaSettings
+from headrace.testing.contracts.appending import AppendingContract
+from headrace.testing.contracts.backend import BackendContract, Opening
+from headrace.testing.contracts.reading import ReadingContract
+from headrace.testing.contracts.records import RecordsContract
+from headrace.testing.kafka import Broker
 
 _numbers = count(1)
 

@@ -16,12 +16,12 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from penstock.backends.kafka import copying as module
-from penstock.backends.kafka.copying import KafkaCopying
-from penstock.core.batch import Batch, Row
-from penstock.core.errors import BadRecord, Closed, Fenced, Refused, UnknownOutcome, UnknownStream
-from penstock.testing.faults.children import Child, dice, until
-from penstock.testing.kafka import Broker
+from headrace.backends.kafka import copying as module
+from headrace.backends.kafka.copying import KafkaCopying
+from headrace.core.batch import Batch, Row
+from headrace.core.errors import BadRecord, Closed, Fenced, Refused, UnknownOutcome, UnknownStream
+from headrace.testing.faults.children import Child, dice, until
+from headrace.testing.kafka import Broker
 from tests.kafka.copier import copy_numbers, copying, numbers
 
 COPIER = str(Path(__file__).with_name("copier.py"))

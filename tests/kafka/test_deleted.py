@@ -7,21 +7,21 @@ from collections import Counter
 
 import pytest
 
-import penstock
-from penstock.testing.faults.children import Child
+import headrace
+from headrace.testing.faults.children import Child
 from tests.kafka.hubs import Place
 
 FOLLOWING = """
 import sys, threading
-import penstock
+import headrace
 
-hub = penstock.open(sys.argv[1])
+hub = headrace.open(sys.argv[1])
 
 def follow(name, shard):
     try:
         for record in hub.stream(name).read(shard, follow=True):
             print(name, shard, record.value.decode(), flush=True)
-    except penstock.PenstockError as why:
+    except headrace.HeadraceError as why:
         print(name, shard, type(why).__name__, flush=True)
 
 threads = [
@@ -44,7 +44,7 @@ def test_who_follows_another_stream_goes_on(
     place: Place, followers: int, made_anew: bool, native: str
 ) -> None:
     """And the process: a client whose partition is gone calls back wherever it is asked."""
-    with penstock.open(place.url) as hub:
+    with headrace.open(place.url) as hub:
         kept, gone = hub.create_stream("kept", shards=1), hub.create_stream("gone", shards=2)
         command = ["-c", FOLLOWING, f"{place.url}?native={native}", str(followers)]
         with Child(command) as child:

@@ -1,4 +1,4 @@
-"""What ``penstock doctor`` says about brokers and the streams on them."""
+"""What ``headrace doctor`` says about brokers and the streams on them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-import penstock
-from penstock.backends.kafka.backend import KafkaBackend
-from penstock.backends.kafka.facts import broker_facts, topic_facts
-from penstock.backends.kafka.settings import KafkaSettings
-from penstock.backends.kafka.topics import Topic
-from penstock.ops.doctor import damage_findings
+import headrace
+from headrace.backends.kafka.backend import KafkaBackend
+from headrace.backends.kafka.facts import broker_facts, topic_facts
+from headrace.backends.kafka.settings import KafkaSettings
+from headrace.backends.kafka.topics import Topic
+from headrace.ops.doctor import damage_findings
 from tests.kafka.commands import Kafka
 
 
@@ -150,18 +150,18 @@ def test_deep_names_each_record_that_is_too_large_and_reads_on(kafka: Kafka) -> 
 def test_what_is_trimmed_while_it_is_read_is_no_damage(
     kafka: Kafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with penstock.open(kafka.url) as hub:
+    with headrace.open(kafka.url) as hub:
         stream = hub.create_stream("short", shards=1)
         stream.append_many([(b"%d" % number, None) for number in range(10)])
         bounds = stream.bounds(0)
         stream.trim(0, 4)
-    monkeypatch.setattr(penstock.Stream, "bounds", lambda *_: bounds)
+    monkeypatch.setattr(headrace.Stream, "bounds", lambda *_: bounds)
     told = [f for f in kafka.doctor("--deep") if f["what"] == "short:0"]
     assert [f["found"] for f in told] == ["6 records are whole"]
 
 
 def test_a_stream_that_is_deleted_meanwhile_is_no_damage(kafka: Kafka) -> None:
-    with penstock.open(kafka.url) as hub:
+    with headrace.open(kafka.url) as hub:
         hub.create_stream("gone", shards=1)
         hub.delete_stream("gone")
         (told,) = damage_findings(hub, "gone")

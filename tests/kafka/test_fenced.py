@@ -11,15 +11,15 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-import penstock
-from penstock.backends.kafka import descriptions
-from penstock.backends.kafka.descriptions import Descriptions
-from penstock.backends.kafka.watch import MISSED_MAX, Watch
-from penstock.core.errors import Retryable
-from penstock.testing.faults.children import until
-from penstock.testing.kafka import Broker
-from penstock.testing.kafka.ports import free_ports
-from penstock.testing.kafka.properties import PLAINTEXT
+import headrace
+from headrace.backends.kafka import descriptions
+from headrace.backends.kafka.descriptions import Descriptions
+from headrace.backends.kafka.watch import MISSED_MAX, Watch
+from headrace.core.errors import Retryable
+from headrace.testing.faults.children import until
+from headrace.testing.kafka import Broker
+from headrace.testing.kafka.ports import free_ports
+from headrace.testing.kafka.properties import PLAINTEXT
 from tests.kafka.fencing import Way
 from tests.kafka.test_outages import Following, Load
 
@@ -56,8 +56,8 @@ def fence(way: Way) -> None:
 
 def test_who_appends_and_who_follows_go_on_by_themselves(way: Way, url: str) -> None:
     with (
-        penstock.open(url, write_timeout="120s") as writer,
-        penstock.open(url, write_timeout="120s") as reader,
+        headrace.open(url, write_timeout="120s") as writer,
+        headrace.open(url, write_timeout="120s") as reader,
     ):
         load = Load(writer, reader)
         load.goes_on()
@@ -68,7 +68,7 @@ def test_who_appends_and_who_follows_go_on_by_themselves(way: Way, url: str) -> 
 
 
 def test_without_the_c_half_too_though_appends_may_be_told(way: Way, url: str) -> None:
-    with penstock.open(url, settings={"native": False}, write_timeout="4s") as hub:
+    with headrace.open(url, settings={"native": False}, write_timeout="4s") as hub:
         stream = hub.create_stream("shop/orders", shards=1)
         follower = Following(stream, 0)
 
@@ -95,7 +95,7 @@ def deaf() -> Consumer:
 
 
 def test_a_watch_that_misses_changes_is_replaced(way: Way, url: str) -> None:
-    with penstock.open(url) as hub:
+    with headrace.open(url) as hub:
         stream = hub.create_stream("shop/orders", shards=1)
         found: Watch = hub.backend._watch  # type: ignore[attr-defined]
         lost = found._watcher = deaf()
@@ -123,7 +123,7 @@ def test_a_reader_of_descriptions_that_hears_nothing_is_replaced(
     way: Way, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(descriptions, "SILENT_S", 1.0)
-    with penstock.open(url) as hub, penstock.open(url) as other:
+    with headrace.open(url) as hub, headrace.open(url) as other:
         hub.create_stream("a", shards=1)
         found: Descriptions = hub.backend._descriptions  # type: ignore[attr-defined]
         lost = found._reader = deaf()

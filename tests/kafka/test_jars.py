@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.core.errors import Refused
-from penstock.testing.faults.children import Child, until
-from penstock.testing.kafka import has_jars, jars, kafka_jars
-from penstock.testing.kafka.jars import SETTINGS_VARIABLE, jars_directory
+from headrace.core.errors import Refused
+from headrace.testing.faults.children import Child, until
+from headrace.testing.kafka import has_jars, jars, kafka_jars
+from headrace.testing.kafka.jars import SETTINGS_VARIABLE, jars_directory
 from tests.kafka.fake_java import fake_java, told
 
 FETCHES = """
@@ -29,7 +29,7 @@ NOBODY_LISTENS = """\
 </ivysettings>
 """
 FETCH = """
-from penstock.testing.kafka import kafka_jars
+from headrace.testing.kafka import kafka_jars
 print("asks", flush=True)
 print(kafka_jars())
 """
@@ -153,7 +153,7 @@ def test_a_cache_that_cannot_be_used_is_named(
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert not has_jars()
-    with pytest.raises(Refused, match=r"file/penstock/.*cannot be made: .*XDG_CACHE_HOME"):
+    with pytest.raises(Refused, match=r"file/headrace/.*cannot be made: .*XDG_CACHE_HOME"):
         kafka_jars()
 
 
@@ -165,7 +165,7 @@ def test_without_java_the_line_says_how_to_get_it(monkeypatch: pytest.MonkeyPatc
 
 def test_without_pyspark_the_line_says_so(java: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jars, "find_spec", lambda _: None)
-    with pytest.raises(Refused, match=r"pyspark is not installed: pip install 'penstock\[spark\]'"):
+    with pytest.raises(Refused, match=r"pyspark is not installed: pip install 'headrace\[spark\]'"):
         kafka_jars()
 
 

@@ -8,10 +8,10 @@ from contextlib import closing
 import pytest
 from confluent_kafka import Consumer
 
-import penstock
-from penstock.backends.kafka import groups
-from penstock.testing.faults.children import until
-from penstock.testing.kafka import Broker
+import headrace
+from headrace.backends.kafka import groups
+from headrace.testing.faults.children import until
+from headrace.testing.kafka import Broker
 from tests.kafka.commands import Kafka
 from tests.kafka.hubs import Place
 
@@ -25,9 +25,9 @@ def time_to_look(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def orders(kafka: Kafka) -> Iterator[penstock.Stream]:
+def orders(kafka: Kafka) -> Iterator[headrace.Stream]:
     """Two shards with ten records each."""
-    with penstock.open(kafka.url) as hub:
+    with headrace.open(kafka.url) as hub:
         stream = hub.create_stream(STREAM, shards=2)
         for shard in range(2):
             stream.append_many(
@@ -37,7 +37,7 @@ def orders(kafka: Kafka) -> Iterator[penstock.Stream]:
 
 
 def test_groups_of_the_cluster_are_told_with_their_lag(
-    kafka: Kafka, orders: penstock.Stream
+    kafka: Kafka, orders: headrace.Stream
 ) -> None:
     billing, other = kafka.group("billing"), kafka.group("other")
     kafka.commit(billing, STREAM, {0: 4, 1: 10})
@@ -53,7 +53,7 @@ def test_groups_of_the_cluster_are_told_with_their_lag(
     assert [row["group"] for row in kafka.json("lag", "--stream", STREAM)] == [billing, other]
 
 
-def test_latency_is_the_age_of_the_record_read_last(kafka: Kafka, orders: penstock.Stream) -> None:
+def test_latency_is_the_age_of_the_record_read_last(kafka: Kafka, orders: headrace.Stream) -> None:
     billing = kafka.group("billing")
     kafka.commit(billing, STREAM, {0: 4, 1: 10})
     first, second = kafka.json("latency", billing, "--verbose")
@@ -61,14 +61,14 @@ def test_latency_is_the_age_of_the_record_read_last(kafka: Kafka, orders: pensto
     assert first["latency_s"] > 0
 
 
-def test_a_shard_without_a_commit_is_unread(kafka: Kafka, orders: penstock.Stream) -> None:
+def test_a_shard_without_a_commit_is_unread(kafka: Kafka, orders: headrace.Stream) -> None:
     billing = kafka.group("billing")
     kafka.commit(billing, STREAM, {0: 10})
     assert kafka.lags(billing) == [0, 10]
 
 
 def test_a_checkpoint_in_what_was_trimmed_counts_what_is_kept(
-    kafka: Kafka, orders: penstock.Stream
+    kafka: Kafka, orders: headrace.Stream
 ) -> None:
     billing = kafka.group("billing")
     kafka.commit(billing, STREAM, {0: 2, 1: 10})
@@ -99,7 +99,7 @@ def test_a_mark_alone_is_no_lag_where_the_records_were_trimmed(kafka: Kafka) -> 
     kafka.write("gaps", [b"a", b"b"])
     group = kafka.group("reader")
     kafka.commit(group, "gaps", {0: 1})
-    with penstock.open(kafka.url) as hub:
+    with headrace.open(kafka.url) as hub:
         hub.stream("gaps").trim(0, 2)
     (row,) = kafka.json("lag", group)
     assert (row["lag"], row["pos"], row["end"]) == (0, 3, 3)
@@ -107,7 +107,7 @@ def test_a_mark_alone_is_no_lag_where_the_records_were_trimmed(kafka: Kafka) -> 
 
 def test_however_many_marks_lie_behind_the_last_record_they_are_no_lag(kafka: Kafka) -> None:
     group = kafka.group("billing")
-    with penstock.open(kafka.url) as hub:
+    with headrace.open(kafka.url) as hub:
         stream = hub.create_stream("marked", shards=1)
         stream.append(b"read")
         for _ in range(8):
@@ -148,7 +148,7 @@ def test_lag_ends_before_an_open_transaction(kafka: Kafka) -> None:
     assert kafka.lags(group) == [3]
 
 
-def test_a_group_with_members_is_told_too(kafka: Kafka, orders: penstock.Stream) -> None:
+def test_a_group_with_members_is_told_too(kafka: Kafka, orders: headrace.Stream) -> None:
     group = kafka.group("living")
     consumer = Consumer(
         {
@@ -166,10 +166,10 @@ def test_a_group_with_members_is_told_too(kafka: Kafka, orders: penstock.Stream)
 
 
 def test_groups_of_other_hubs_and_of_copies_are_not_told(
-    kafka: Kafka, orders: penstock.Stream, broker: Broker
+    kafka: Kafka, orders: headrace.Stream, broker: Broker
 ) -> None:
     kafka.commit(kafka.group("billing"), STREAM, {0: 1})
-    kafka.commit(f"penstock-copy.{kafka.prefix}", STREAM, {0: 1})
+    kafka.commit(f"headrace-copy.{kafka.prefix}", STREAM, {0: 1})
     elsewhere = Place(broker)
     elsewhere.make_topic("x")
     elsewhere.commit(kafka.group("elsewhere"), "x", {0: 0})
@@ -182,7 +182,7 @@ def test_groups_of_other_hubs_and_of_copies_are_not_told(
 
 
 def test_a_deleted_stream_takes_its_checkpoints_with_it(
-    kafka: Kafka, orders: penstock.Stream
+    kafka: Kafka, orders: headrace.Stream
 ) -> None:
     group = kafka.group("billing")
     kafka.commit(group, STREAM, {0: 1})
@@ -191,14 +191,14 @@ def test_a_deleted_stream_takes_its_checkpoints_with_it(
     assert kafka.json("lag") == []
 
 
-def test_what_is_not_there_is_one_line(kafka: Kafka, orders: penstock.Stream) -> None:
+def test_what_is_not_there_is_one_line(kafka: Kafka, orders: headrace.Stream) -> None:
     billing = kafka.group("billing")
     kafka.commit(billing, STREAM, {0: 1})
     kafka.shell("--hub", kafka.url, "stream", "create", "other")
     fails = kafka.shell.fails
     told = fails("--hub", kafka.url, "lag", "nope")
     assert "no group 'nope'" in told
-    assert told.endswith("see penstock lag\n")
+    assert told.endswith("see headrace lag\n")
     assert "no stream 'x'" in fails("--hub", kafka.url, "lag", "--stream", "x")
     told = fails("--hub", kafka.url, "lag", billing, "--stream", "other")
     assert f"does not read 'other': it reads {STREAM}" in told
@@ -218,18 +218,18 @@ def test_what_is_not_there_is_one_line(kafka: Kafka, orders: penstock.Stream) ->
     ],
     ids=lambda arguments: arguments[1],
 )
-def test_what_needs_groups_of_penstock_is_refused_with_the_reason(
+def test_what_needs_groups_of_headrace_is_refused_with_the_reason(
     kafka: Kafka, arguments: list[str]
 ) -> None:
     told = kafka.shell.fails("--hub", kafka.url, *arguments)
-    assert "groups of Penstock do not live on Kafka yet" in told
+    assert "groups of Headrace do not live on Kafka yet" in told
 
 
 def test_calls_on_groups_are_refused_with_the_reason(kafka: Kafka) -> None:
-    with penstock.open(kafka.url) as hub:
-        with pytest.raises(penstock.Unsupported, match="groups of Penstock do not live on Kafka"):
+    with headrace.open(kafka.url) as hub:
+        with pytest.raises(headrace.Unsupported, match="groups of Headrace do not live on Kafka"):
             hub.groups.names()
-        with pytest.raises(penstock.Unsupported):
+        with pytest.raises(headrace.Unsupported):
             hub.groups.load("x")
-        with pytest.raises(penstock.Unsupported):
+        with pytest.raises(headrace.Unsupported):
             hub.groups.seek("x", "earliest")

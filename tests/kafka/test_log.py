@@ -27,31 +27,31 @@ from confluent_kafka.admin import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import penstock
-from penstock.backends.kafka import cursors, topics
-from penstock.backends.kafka.backend import KafkaBackend
-from penstock.backends.kafka.cursor import Cursor
-from penstock.backends.kafka.cursors import IDLE_MAX
-from penstock.backends.kafka.descriptions import Description, Descriptions
-from penstock.backends.kafka.messages import EXTRA, outgoing, split_headers
-from penstock.backends.kafka.offsets import GONE
-from penstock.core.batch import Batch, Row
-from penstock.core.model import Bounds
-from penstock.core.ports import CAPABILITIES, Append, Backend, Reading
-from penstock.core.quantities import TIMESTAMP_MS_MAX
-from penstock.core.routing import router
-from penstock.testing.contracts.subject import WAIT_S
-from penstock.testing.faults.children import until
+import headrace
+from headrace.backends.kafka import cursors, topics
+from headrace.backends.kafka.backend import KafkaBackend
+from headrace.backends.kafka.cursor import Cursor
+from headrace.backends.kafka.cursors import IDLE_MAX
+from headrace.backends.kafka.descriptions import Description, Descriptions
+from headrace.backends.kafka.messages import EXTRA, outgoing, split_headers
+from headrace.backends.kafka.offsets import GONE
+from headrace.core.batch import Batch, Row
+from headrace.core.model import Bounds
+from headrace.core.ports import CAPABILITIES, Append, Backend, Reading
+from headrace.core.quantities import TIMESTAMP_MS_MAX
+from headrace.core.routing import router
+from headrace.testing.contracts.subject import WAIT_S
+from headrace.testing.faults.children import until
 from tests.kafka.hubs import Place
 
 
 @pytest.fixture
-def hub(place: Place) -> Iterator[penstock.Hub]:
-    with penstock.open(place.url) as hub:
+def hub(place: Place) -> Iterator[headrace.Hub]:
+    with headrace.open(place.url) as hub:
         yield hub
 
 
-def _values(stream: penstock.Stream, *where: int | None) -> dict[int, bytes]:
+def _values(stream: headrace.Stream, *where: int | None) -> dict[int, bytes]:
     return {record.offset: record.value for record in stream.read(0, *where)}  # type: ignore[arg-type]
 
 
@@ -59,7 +59,7 @@ def _values(stream: penstock.Stream, *where: int | None) -> dict[int, bytes]:
 
 
 @pytest.fixture
-def gaps(place: Place, hub: penstock.Hub) -> penstock.Stream:
+def gaps(place: Place, hub: headrace.Hub) -> headrace.Stream:
     """3 records committed, 2 aborted, 4 committed."""
     stream = hub.create_stream("a", shards=1)
     place.write("a", [b"0", b"1", b"2"])
@@ -73,7 +73,7 @@ GAPS = {0: b"0", 1: b"1", 2: b"2", 7: b"3", 8: b"4", 9: b"5", 10: b"6"}
 
 
 def test_aborted_records_are_not_read_and_a_read_ends_behind_the_last_mark(
-    gaps: penstock.Stream, hub: penstock.Hub
+    gaps: headrace.Stream, hub: headrace.Hub
 ) -> None:
     assert _values(gaps) == GAPS
     table = gaps.read_arrow(0).read_all()
@@ -84,7 +84,7 @@ def test_aborted_records_are_not_read_and_a_read_ends_behind_the_last_mark(
 
 
 def test_a_slice_that_begins_or_ends_in_a_gap_holds_what_lies_in_it(
-    gaps: penstock.Stream, hub: penstock.Hub
+    gaps: headrace.Stream, hub: headrace.Hub
 ) -> None:
     for start in range(13):
         for end in range(start, 13):
@@ -100,7 +100,7 @@ def test_a_slice_that_begins_or_ends_in_a_gap_holds_what_lies_in_it(
 
 
 def test_a_shard_of_nothing_but_aborted_records_reads_as_empty(
-    place: Place, hub: penstock.Hub
+    place: Place, hub: headrace.Hub
 ) -> None:
     stream = hub.create_stream("a", shards=1)
     place.write("a", [b"x"] * 5, commit=False)
@@ -111,7 +111,7 @@ def test_a_shard_of_nothing_but_aborted_records_reads_as_empty(
 
 
 def test_what_an_open_transaction_wrote_comes_when_it_is_committed(
-    place: Place, hub: penstock.Hub
+    place: Place, hub: headrace.Hub
 ) -> None:
     stream = hub.create_stream("a", shards=1)
     stream.append(b"before")
@@ -133,7 +133,7 @@ def test_what_an_open_transaction_wrote_comes_when_it_is_committed(
 
 
 def test_a_compacted_topic_reads_what_is_left_and_cannot_be_trimmed(
-    place: Place, hub: penstock.Hub
+    place: Place, hub: headrace.Hub
 ) -> None:
     place.make_topic(
         "a",
@@ -157,14 +157,14 @@ def test_a_compacted_topic_reads_what_is_left_and_cannot_be_trimmed(
     assert found == {"k0": 57, "k1": 58, "k2": 59}
     assert list(stream.read(0, first[5].offset, 57)) == [], "a slice in the gap ends"
     assert stream.bounds(0).end == last + 1
-    with pytest.raises(penstock.Unsupported, match="does not trim a: its topic is compacted"):
+    with pytest.raises(headrace.Unsupported, match="does not trim a: its topic is compacted"):
         stream.trim(0, 1)
     for call in (
         lambda: stream.append(b"x"),
         lambda: stream.append_many([(b"x", "k"), (b"x", None)]),
         lambda: stream.append_arrow(pa.record_batch({"data": [b"x"]}), shard=0),
     ):
-        with pytest.raises(penstock.BadRecord, match="without a key for a: its topic is compacted"):
+        with pytest.raises(headrace.BadRecord, match="without a key for a: its topic is compacted"):
             call()
     assert stream.bounds(0).end == last + 1
 
@@ -173,7 +173,7 @@ def test_a_compacted_topic_reads_what_is_left_and_cannot_be_trimmed(
 
 
 def test_a_record_over_the_limit_of_its_topic_is_refused_with_the_limit(
-    place: Place, hub: penstock.Hub
+    place: Place, hub: headrace.Hub
 ) -> None:
     place.make_topic("small", max_message_bytes="100000")
     stream = hub.stream("small")
@@ -183,14 +183,14 @@ def test_a_record_over_the_limit_of_its_topic_is_refused_with_the_limit(
         lambda: stream.append_many([(b"a", "k"), (large, "k"), (b"b", "k")]),
         lambda: stream.append_arrow(pa.record_batch({"data": [b"a", large]}), shard=0),
     ):
-        with pytest.raises(penstock.BadRecord, match=r"117\.2 KiB for small.*at most 97\.7 KiB"):
+        with pytest.raises(headrace.BadRecord, match=r"117\.2 KiB for small.*at most 97\.7 KiB"):
             call()
     assert stream.bounds(0) == Bounds(0, 0)
     assert stream.append(b"x" * 90_000).offset == 0
 
 
 def test_many_small_records_go_into_a_topic_of_small_batches(
-    place: Place, hub: penstock.Hub
+    place: Place, hub: headrace.Hub
 ) -> None:
     place.make_topic("small", max_message_bytes="20000")
     stream = hub.stream("small")
@@ -198,10 +198,10 @@ def test_many_small_records_go_into_a_topic_of_small_batches(
     assert stream.bounds(0) == Bounds(0, 5_000)
 
 
-def test_a_limit_raised_by_others_is_noticed(place: Place, hub: penstock.Hub) -> None:
+def test_a_limit_raised_by_others_is_noticed(place: Place, hub: headrace.Hub) -> None:
     place.make_topic("small", max_message_bytes="20000")
     stream = hub.stream("small")
-    with pytest.raises(penstock.BadRecord, match="at most 19"):
+    with pytest.raises(headrace.BadRecord, match="at most 19"):
         stream.append(b"x" * 50_000)
     _set(place, "small", "max.message.bytes", "200000")
     until(lambda: _lands(stream, b"x" * 50_000), "it is noticed", WAIT_S)
@@ -209,7 +209,7 @@ def test_a_limit_raised_by_others_is_noticed(place: Place, hub: penstock.Hub) ->
 
 
 def test_a_limit_lowered_by_others_meanwhile_is_told_by_the_broker(
-    place: Place, hub: penstock.Hub
+    place: Place, hub: headrace.Hub
 ) -> None:
     stream = hub.create_stream("a", shards=1)
     stream.append(b"first")
@@ -218,50 +218,50 @@ def test_a_limit_lowered_by_others_meanwhile_is_told_by_the_broker(
     stream.append(b"small")
     values = list(_values(stream).values())
     assert (values[0], values[-1]) == (b"first", b"small")
-    with pytest.raises(penstock.PenstockError):
+    with pytest.raises(headrace.HeadraceError):
         stream.append(os.urandom(50_000))
     assert list(_values(stream).values()) == values
 
 
-def _lands(stream: penstock.Stream, value: bytes) -> bool:
+def _lands(stream: headrace.Stream, value: bytes) -> bool:
     """The broker takes up a changed setting a moment after it was told."""
     try:
         stream.append(value)
-    except penstock.PenstockError:
+    except headrace.HeadraceError:
         return False
     return True
 
 
 def test_a_record_larger_than_a_reader_allows_is_named_and_can_be_passed(
-    place: Place, hub: penstock.Hub
+    place: Place, hub: headrace.Hub
 ) -> None:
     stream = hub.create_stream("shop/orders", shards=2)
     stream.append(b"before", shard=1)
     stream.append(b"x" * 2_000_000, shard=1)
     stream.append(b"after", shard=1)
-    with penstock.open(f"{place.url}?fetch_max=1MiB") as careful:
+    with headrace.open(f"{place.url}?fetch_max=1MiB") as careful:
         orders = careful.stream("shop/orders")
         reading = orders.read(1)
         assert next(reading).value == b"before"
-        with pytest.raises(penstock.RecordTooLarge, match=r"shop/orders:1\+1 holds 2000000") as why:
+        with pytest.raises(headrace.RecordTooLarge, match=r"shop/orders:1\+1 holds 2000000") as why:
             next(reading)
         facts = (why.value.stream, why.value.shard, why.value.offset, why.value.limit)
         assert facts == ("shop/orders", 1, 1, 2**20)
         assert [record.value for record in orders.read(1, why.value.offset + 1)] == [b"after"]
-        with pytest.raises(penstock.RecordTooLarge):
+        with pytest.raises(headrace.RecordTooLarge):
             orders.read_arrow(1, 1).read_all()
     assert [len(record.data or b"") for record in stream.read(1)] == [6, 2_000_000, 5]
 
 
 def test_as_much_is_fetched_at_once_as_was_asked_for(
-    place: Place, hub: penstock.Hub, monkeypatch: pytest.MonkeyPatch
+    place: Place, hub: headrace.Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cursors, "IDLE_S", 600.0)  # who is slow does not lose what was fetched
     stream = hub.create_stream("a", shards=1)
     for _ in range(30):
         stream.append(b"x" * 10_000)
     little, usual = (
-        penstock.open(place.url, settings={"fetch.message.max.bytes": most, **one_ahead})
+        headrace.open(place.url, settings={"fetch.message.max.bytes": most, **one_ahead})
         for most in (15_000, 1_048_576)
         for one_ahead in [{"queued.min.messages": 1}]
     )
@@ -270,14 +270,14 @@ def test_as_much_is_fetched_at_once_as_was_asked_for(
         next(few), next(many)
         stream.trim(0, 25)  # what was fetched before is all that can still be read
         assert len(list(many)) == 29
-        with pytest.raises(penstock.OffsetOutOfRange) as why:
+        with pytest.raises(headrace.OffsetOutOfRange) as why:
             list(few)
         assert why.value.offset <= 5
 
 
-def test_a_full_queue_of_the_client_is_waited_for(place: Place, hub: penstock.Hub) -> None:
+def test_a_full_queue_of_the_client_is_waited_for(place: Place, hub: headrace.Hub) -> None:
     hub.create_stream("a", shards=1)
-    with penstock.open(place.url, settings={"queue.buffering.max.messages": 50}) as narrow:
+    with headrace.open(place.url, settings={"queue.buffering.max.messages": 50}) as narrow:
         stream = narrow.stream("a")
         ids = stream.append_many([(b"%d" % i, "k") for i in range(2_000)])
         batch = pa.record_batch({"data": [b"%d" % i for i in range(2_000)]})
@@ -290,11 +290,11 @@ def test_a_full_queue_of_the_client_is_waited_for(place: Place, hub: penstock.Hu
 
 
 def test_a_record_that_the_broker_refuses_is_not_lost_silently_among_others(
-    place: Place, hub: penstock.Hub
+    place: Place, hub: headrace.Hub
 ) -> None:
     """Only the first and the last report: what the broker refuses between them must be told."""
     place.make_topic("a", message_timestamp_after_max_ms="1000")
-    with penstock.open(place.url, settings={"batch.num.messages": 1}) as other:
+    with headrace.open(place.url, settings={"batch.num.messages": 1}) as other:
         stream = other.stream("a")
         now = datetime.now(UTC)
         times = [now] * 50
@@ -306,7 +306,7 @@ def test_a_record_that_the_broker_refuses_is_not_lost_silently_among_others(
             ],
             names=["data", "timestamp"],
         )
-        with pytest.raises(penstock.PenstockError, match=r"(?i)timestamp"):
+        with pytest.raises(headrace.HeadraceError, match=r"(?i)timestamp"):
             stream.append_arrow(batch, shard=0)
         written = len(_values(stream))
         assert written <= 20
@@ -317,21 +317,21 @@ def test_a_record_that_the_broker_refuses_is_not_lost_silently_among_others(
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_every_compression_is_read_and_written(place: Place, hub: penstock.Hub, codec: str) -> None:
+def test_every_compression_is_read_and_written(place: Place, hub: headrace.Hub, codec: str) -> None:
     topic = place.make_topic("a")
     theirs = Producer({"bootstrap.servers": place.bootstrap, "compression.type": codec})
     for i in range(200):
         theirs.produce(topic, b"%d " % i * 50, b"k", 0)
     assert theirs.flush(WAIT_S) == 0
-    with penstock.open(f"{place.url}?compression.type={codec}") as other:
+    with headrace.open(f"{place.url}?compression.type={codec}") as other:
         other.stream("a").append_many([(b"%d " % i * 50, "k") for i in range(200, 400)], shard=0)
     values = list(_values(hub.stream("a")).values())
     assert values == [b"%d " % i * 50 for i in range(400)]
 
 
 def test_an_unknown_compression_is_refused_by_name(place: Place) -> None:
-    with pytest.raises(penstock.BadSetting, match=r"compression\.(type|codec)"):
-        penstock.open(f"{place.url}?compression.type=brotli")
+    with pytest.raises(headrace.BadSetting, match=r"compression\.(type|codec)"):
+        headrace.open(f"{place.url}?compression.type=brotli")
 
 
 _NAMED = st.characters(codec="utf-8", exclude_characters="\0")
@@ -362,7 +362,7 @@ def test_whatever_a_record_holds_its_headers_are_told_apart(row: Row) -> None:
     assert (0 if extra.at_zero else message.timestamp) == row.timestamp
 
 
-def test_random_records_survive_the_broker(hub: penstock.Hub) -> None:
+def test_random_records_survive_the_broker(hub: headrace.Hub) -> None:
     stream = hub.create_stream("a", shards=1)
 
     @settings(max_examples=40, deadline=None)
@@ -378,7 +378,7 @@ def test_random_records_survive_the_broker(hub: penstock.Hub) -> None:
     survives()
 
 
-def test_records_of_others_are_read_with_kafkas_own_fields(place: Place, hub: penstock.Hub) -> None:
+def test_records_of_others_are_read_with_kafkas_own_fields(place: Place, hub: headrace.Hub) -> None:
     topic = place.make_topic("theirs", 2, message_timestamp_after_max_ms=str(2**63 - 1))
     producer = Producer({"bootstrap.servers": place.bootstrap})
     headers = [("h", b"1"), ("h", None), (EXTRA, b"not ours"), ("", b"")]
@@ -398,14 +398,14 @@ def test_records_of_others_are_read_with_kafkas_own_fields(place: Place, hub: pe
     assert (empty.data, empty.key, empty.timestamp_ms) == (b"", None, TIMESTAMP_MS_MAX)
 
 
-def test_a_header_that_the_client_would_cut_is_refused(hub: penstock.Hub) -> None:
+def test_a_header_that_the_client_would_cut_is_refused(hub: headrace.Hub) -> None:
     stream = hub.create_stream("a", shards=1)
-    with pytest.raises(penstock.BadRecord, match="cannot hold a zero byte"):
+    with pytest.raises(headrace.BadRecord, match="cannot hold a zero byte"):
         stream.append(b"x", headers={"a\0b": b"1"})
     assert stream.bounds(0) == Bounds(0, 0)
 
 
-def test_keys_go_where_the_java_client_puts_them(place: Place, hub: penstock.Hub) -> None:
+def test_keys_go_where_the_java_client_puts_them(place: Place, hub: headrace.Hub) -> None:
     """librdkafka's partitioner of that name is the Java producer's."""
     topic = place.make_topic("a", 7)
     keys = [random.Random(3).randbytes(n % 23) for n in range(300)]
@@ -424,7 +424,7 @@ def test_keys_go_where_the_java_client_puts_them(place: Place, hub: penstock.Hub
 # Names and topics
 
 
-def test_names_and_topics_stand_for_each_other(place: Place, hub: penstock.Hub) -> None:
+def test_names_and_topics_stand_for_each_other(place: Place, hub: headrace.Hub) -> None:
     made = ["shop/orders", "shop-orders", "a.b", "c_d", "A"]
     for name in made:
         hub.create_stream(name, shards=1)
@@ -434,24 +434,24 @@ def test_names_and_topics_stand_for_each_other(place: Place, hub: penstock.Hub) 
     for foreign in ("x--y--z", "--a"):
         place.make_topic(foreign)  # no stream has such a topic
     assert [info.name for info in hub.streams()] == sorted(made)
-    with penstock.open(f"kafka://{place.bootstrap}") as whole:
+    with headrace.open(f"kafka://{place.bootstrap}") as whole:
         names = {info.name for info in whole.streams()}
         assert f"{place.prefix}.shop/orders" in names
         assert not any(name.startswith("__") for name in names)
         for hidden in ("__consumer_offsets", "__mine"):
-            with pytest.raises(penstock.BadName, match="begin with '__'"):
+            with pytest.raises(headrace.BadName, match="begin with '__'"):
                 whole.create_stream(hidden)
-            with pytest.raises(penstock.UnknownStream):
+            with pytest.raises(headrace.UnknownStream):
                 whole.stream(hidden)
 
 
-def test_a_dot_and_an_underscore_in_one_place_collide_and_that_is_said(hub: penstock.Hub) -> None:
+def test_a_dot_and_an_underscore_in_one_place_collide_and_that_is_said(hub: headrace.Hub) -> None:
     hub.create_stream("a.b")
-    with pytest.raises(penstock.BadName, match=r"'a_b': Kafka refuses it: .*collide"):
+    with pytest.raises(headrace.BadName, match=r"'a_b': Kafka refuses it: .*collide"):
         hub.create_stream("a_b")
 
 
-def test_settings_of_a_stream_are_those_of_its_topic(place: Place, hub: penstock.Hub) -> None:
+def test_settings_of_a_stream_are_those_of_its_topic(place: Place, hub: headrace.Hub) -> None:
     hub.create_stream("a", retention="7d", retention_bytes="1GiB", codec="json")
     hub.create_stream("for-ever")
     assert _get(place, "a", "retention.ms") == str(7 * 86_400_000)
@@ -470,20 +470,20 @@ def _die(*_: object, **__: object) -> Any:
 
 
 def test_a_creator_that_died_half_way_leaves_a_stream_as_it_should_be(
-    place: Place, hub: penstock.Hub, monkeypatch: pytest.MonkeyPatch
+    place: Place, hub: headrace.Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as dying:
         dying.setattr(topics.Topics, "_settled", _die)
         with pytest.raises(_DiedError):
             hub.create_stream("a", shards=3, codec="json", routing="java-hash")
-    with penstock.open(place.url) as other:
+    with headrace.open(place.url) as other:
         until(lambda: other.streams(), "it is there", WAIT_S)
         info = other.stream("a").info
     assert (info.codec, info.routing, len(info.shards)) == ("json", "java-hash", 3)
 
 
 def test_what_a_creator_meant_that_died_before_it_created_is_not_said_of_a_topic_of_others(
-    place: Place, hub: penstock.Hub, monkeypatch: pytest.MonkeyPatch
+    place: Place, hub: headrace.Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub.create_stream("other", shards=1)
     with monkeypatch.context() as dying:
@@ -496,7 +496,7 @@ def test_what_a_creator_meant_that_died_before_it_created_is_not_said_of_a_topic
 
 
 def test_of_two_who_create_one_name_the_winner_says_what_it_is_from_the_first_moment(
-    place: Place, hub: penstock.Hub, monkeypatch: pytest.MonkeyPatch
+    place: Place, hub: headrace.Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also to those who look before the winner has ended, and after the loser has."""
     real, calls = AdminClient.create_topics, iter(range(9))
@@ -504,14 +504,14 @@ def test_of_two_who_create_one_name_the_winner_says_what_it_is_from_the_first_mo
     seen: list[str] = []
 
     def look() -> None:
-        with penstock.open(place.url) as third:
+        with headrace.open(place.url) as third:
             until(lambda: "a" in {info.name for info in third.streams()}, "it is there", WAIT_S)
             seen.append(third.stream("a").info.codec)
 
     def one_after_the_other(self: AdminClient, new: list[NewTopic], **how: object) -> object:
         if next(calls) == 0:  # the winner's: first the loser comes as far
             created.append(lambda: real(self, new, **how))
-            with penstock.open(place.url) as loser, pytest.raises(penstock.StreamExists):
+            with headrace.open(place.url) as loser, pytest.raises(headrace.StreamExists):
                 loser.create_stream("a", shards=1, codec="text")
             look()
             return created.pop()
@@ -528,7 +528,7 @@ def test_of_two_who_create_one_name_the_winner_says_what_it_is_from_the_first_mo
 
 
 def test_a_stream_that_is_created_while_one_of_that_name_is_deleted_keeps_what_it_is(
-    place: Place, hub: penstock.Hub, monkeypatch: pytest.MonkeyPatch
+    place: Place, hub: headrace.Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub.create_stream("a", shards=1)
     real = AdminClient.delete_topics
@@ -537,20 +537,20 @@ def test_a_stream_that_is_created_while_one_of_that_name_is_deleted_keeps_what_i
         deleted = real(self, names, **how)
         deleted[names[0]].result(WAIT_S)
         until(lambda: names[0] not in self.list_topics(timeout=10).topics, "it is gone", WAIT_S)
-        with penstock.open(place.url) as other:
+        with headrace.open(place.url) as other:
             other.create_stream("a", shards=1, codec="json")
         return deleted
 
     monkeypatch.setattr(AdminClient, "delete_topics", overtaken)
     hub.delete_stream("a")
-    with penstock.open(place.url) as third:
+    with headrace.open(place.url) as third:
         assert third.stream("a").info.codec == "json"
 
 
-def test_a_deleted_stream_leaves_no_description(place: Place, hub: penstock.Hub) -> None:
+def test_a_deleted_stream_leaves_no_description(place: Place, hub: headrace.Hub) -> None:
     stream = hub.create_stream("a", shards=1, codec="json")
     hub.delete_stream("a")
-    with penstock.open(place.url) as other:
+    with headrace.open(place.url) as other:
         backend = other.backend
         assert isinstance(backend, KafkaBackend)
         backend._descriptions.refresh()
@@ -559,7 +559,7 @@ def test_a_deleted_stream_leaves_no_description(place: Place, hub: penstock.Hub)
 
 
 def test_a_creation_that_nobody_answered_may_have_happened_and_is_then_as_it_should_be(
-    place: Place, hub: penstock.Hub, monkeypatch: pytest.MonkeyPatch
+    place: Place, hub: headrace.Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = AdminClient.create_topics
 
@@ -573,30 +573,30 @@ def test_a_creation_that_nobody_answered_may_have_happened_and_is_then_as_it_sho
     hub.create_stream("other", shards=1)
     with monkeypatch.context() as lossy:
         lossy.setattr(AdminClient, "create_topics", unheard)
-        with pytest.raises(penstock.UnknownOutcome, match="look whether it is there"):
+        with pytest.raises(headrace.UnknownOutcome, match="look whether it is there"):
             hub.create_stream("a", shards=1, codec="json")
     until(lambda: "a" in {info.name for info in hub.streams()}, "it is there", WAIT_S)
     assert hub.stream("a").info.codec == "json"
 
 
 def test_descriptions_that_could_not_be_read_are_read_again(
-    place: Place, hub: penstock.Hub, monkeypatch: pytest.MonkeyPatch
+    place: Place, hub: headrace.Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub.create_stream("a", shards=1, codec="json")
-    with penstock.open(place.url) as other:
+    with headrace.open(place.url) as other:
         with monkeypatch.context() as broken:
             broken.setattr(Descriptions, "_take", _unreachable)
-            with pytest.raises(penstock.Unreachable):
+            with pytest.raises(headrace.Unreachable):
                 other.stream("a")
         assert other.stream("a").info.codec == "json"
 
 
 def _unreachable(*_: object) -> list[int]:
-    raise penstock.Unreachable("no broker answers")
+    raise headrace.Unreachable("no broker answers")
 
 
 def test_a_topic_made_anew_by_others_is_not_taken_for_the_old_one(
-    place: Place, hub: penstock.Hub
+    place: Place, hub: headrace.Hub
 ) -> None:
     old = hub.create_stream("a", shards=1, codec="json")
     admin = AdminClient({"bootstrap.servers": place.bootstrap})
@@ -609,14 +609,14 @@ def test_a_topic_made_anew_by_others_is_not_taken_for_the_old_one(
     )
     new = hub.stream("a").info
     assert (new.codec, len(new.shards), new.id != old.info.id) == ("bytes", 2, True)
-    with pytest.raises(penstock.UnknownStream):
+    with pytest.raises(headrace.UnknownStream):
         old.append({"for": "the old one"})
-    with pytest.raises(penstock.UnknownStream):
+    with pytest.raises(headrace.UnknownStream):
         old.read(0)
 
 
 def test_a_read_that_took_long_hands_out_nothing_of_a_stream_made_anew(
-    place: Place, hub: penstock.Hub, monkeypatch: pytest.MonkeyPatch
+    place: Place, hub: headrace.Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = hub.create_stream("a", shards=1)
     old.append_many([(b"old", None)] * 3)
@@ -628,7 +628,7 @@ def test_a_read_that_took_long_hands_out_nothing_of_a_stream_made_anew(
         return real(cursor, *how)
 
     monkeypatch.setattr(Cursor, "read", slow)
-    with pytest.raises(penstock.UnknownStream):
+    with pytest.raises(headrace.UnknownStream):
         hub.backend.read(old.info, 0, 1, max_records=10, max_bytes=1000)
 
 
@@ -644,22 +644,22 @@ def test_a_read_that_took_long_hands_out_nothing_of_a_stream_made_anew(
 )
 def test_a_stream_made_anew_is_not_harmed_by_who_takes_it_for_the_old_one(
     place: Place,
-    hub: penstock.Hub,
+    hub: headrace.Hub,
     monkeypatch: pytest.MonkeyPatch,
-    call: Callable[[Backend, penstock.StreamInfo], object],
+    call: Callable[[Backend, headrace.StreamInfo], object],
 ) -> None:
     old = hub.create_stream("a", shards=1)
     old.append_many([(b"old", None)] * 9)
     old.bounds(0)
     monkeypatch.setattr(topics, "IDENTITY_S", 600.0)
     _made_anew(place, "a")
-    with pytest.raises(penstock.UnknownStream, match="anew"):
+    with pytest.raises(headrace.UnknownStream, match="anew"):
         call(hub.backend, old.info)
     assert list(_values(hub.stream("a")).values()) == [b"new"] * 3
 
 
 def _made_anew(place: Place, name: str) -> None:
-    with penstock.open(place.url) as other:
+    with headrace.open(place.url) as other:
         other.delete_stream(name)
         other.create_stream(name, shards=1).append_many([(b"new", None)] * 3)
 
@@ -683,7 +683,7 @@ class AllOrNothing:
 
 @pytest.mark.parametrize("as_a_whole", [True, False])
 def test_what_is_not_there_does_not_hide_what_is(
-    place: Place, hub: penstock.Hub, as_a_whole: bool
+    place: Place, hub: headrace.Hub, as_a_whole: bool
 ) -> None:
     stream = hub.create_stream("a", shards=1)
     stream.append(b"x")
@@ -700,13 +700,13 @@ def test_what_is_not_there_does_not_hide_what_is(
 # Several at once
 
 
-def test_ids_are_exact_though_others_write_between(place: Place, hub: penstock.Hub) -> None:
+def test_ids_are_exact_though_others_write_between(place: Place, hub: headrace.Hub) -> None:
     stream = hub.create_stream("a", shards=1)
     start = threading.Barrier(3)
 
     def write(writer: int) -> dict[int, bytes]:
         # Small requests, so that those of several clients come one between the other.
-        with penstock.open(place.url, settings={"batch.num.messages": 20}) as own:
+        with headrace.open(place.url, settings={"batch.num.messages": 20}) as own:
             mine = own.stream("a")
             mine.append(b"warm")
             start.wait(WAIT_S)
@@ -732,13 +732,13 @@ def test_ids_are_exact_though_others_write_between(place: Place, hub: penstock.H
     assert any(own[-1] - own[0] >= 3_000 for own in firsts), "they did come between each other"
 
 
-def _slices(stream: penstock.Stream, slices: list[penstock.Slice]) -> Iterator[tuple[int, bytes]]:
+def _slices(stream: headrace.Stream, slices: list[headrace.Slice]) -> Iterator[tuple[int, bytes]]:
     for done in slices:
         for record in stream.read(done.shard, done.start, done.end):
             yield record.offset, record.value
 
 
-def test_more_readers_than_clients_are_kept_read_each_their_own(hub: penstock.Hub) -> None:
+def test_more_readers_than_clients_are_kept_read_each_their_own(hub: headrace.Hub) -> None:
     stream = hub.create_stream("a", shards=1)
     stream.append_many([(b"%d" % i, "k") for i in range(60)])
     readers = [stream.read(0, i, max_records=1) for i in range(IDLE_MAX + 4)]
@@ -752,7 +752,7 @@ def _interrupted(*_: object) -> list[int]:
 
 
 def test_what_a_failed_read_had_taken_comes_again(
-    hub: penstock.Hub, monkeypatch: pytest.MonkeyPatch
+    hub: headrace.Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = hub.create_stream("a", shards=1)
     stream.append_many([(b"%d" % i, "k") for i in range(30)])
@@ -760,7 +760,7 @@ def test_what_a_failed_read_had_taken_comes_again(
 
     assert len(hub.backend.read(stream.info, 0, 0, max_records=5, max_bytes=2**20).batches[0]) == 5
     with monkeypatch.context() as broken:
-        broken.setattr("penstock.backends.kafka.offsets.Offsets.ends", _interrupted)
+        broken.setattr("headrace.backends.kafka.offsets.Offsets.ends", _interrupted)
         with pytest.raises(KeyboardInterrupt):
             hub.backend.read(stream.info, 0, 5, **limits)
     (batch,) = hub.backend.read(stream.info, 0, 5, **limits).batches
@@ -768,7 +768,7 @@ def test_what_a_failed_read_had_taken_comes_again(
 
 
 def test_a_read_that_was_under_way_while_records_were_trimmed_hands_out_none_of_them(
-    hub: penstock.Hub, monkeypatch: pytest.MonkeyPatch
+    hub: headrace.Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = hub.create_stream("a", shards=1)
     stream.append_many([(b"%d" % i, "k") for i in range(100)])
@@ -782,7 +782,7 @@ def test_a_read_that_was_under_way_while_records_were_trimmed_hands_out_none_of_
 
     monkeypatch.setattr(Cursor, "read", overtaken)
     assert hub.backend.read(stream.info, 0, 0, **limits).next == 10
-    with pytest.raises(penstock.OffsetOutOfRange):
+    with pytest.raises(headrace.OffsetOutOfRange):
         hub.backend.read(stream.info, 0, 10, **limits)
 
 
@@ -791,7 +791,7 @@ def test_clients_end_with_the_hub(place: Place) -> None:
         return len(os.listdir("/proc/self/task"))
 
     def used() -> None:
-        with penstock.open(place.url) as hub:
+        with headrace.open(place.url) as hub:
             stream = hub.create_stream("a", shards=1, exist_ok=True)
             stream.append(b"x")
             assert list(stream.read(0))
@@ -803,23 +803,23 @@ def test_clients_end_with_the_hub(place: Place) -> None:
     until(lambda: threads() <= before + 1, "no thread is left behind", WAIT_S)
 
 
-def test_what_is_missing_is_published_with_its_reason(hub: penstock.Hub) -> None:
+def test_what_is_missing_is_published_with_its_reason(hub: headrace.Hub) -> None:
     missing = hub.capabilities.missing
     offered = [name for name in CAPABILITIES if name not in missing]
     assert offered == ["copying", "durable", "processes", "remote", "trim"]
     stream = hub.create_stream("a", shards=1)
-    with pytest.raises(penstock.Unsupported, match="only as long as its producer lives"):
+    with pytest.raises(headrace.Unsupported, match="only as long as its producer lives"):
         stream.append(b"x", producer="p", producer_seq=1)
-    with pytest.raises(penstock.Unsupported, match="partitions of a topic cannot be split"):
+    with pytest.raises(headrace.Unsupported, match="partitions of a topic cannot be split"):
         stream.split(0)
-    with pytest.raises(penstock.Unsupported, match="partitions of a topic cannot be merged"):
+    with pytest.raises(headrace.Unsupported, match="partitions of a topic cannot be merged"):
         stream.merge(0, 0)
-    with pytest.raises(penstock.Unsupported, match="groups of Penstock do not live on Kafka yet"):
+    with pytest.raises(headrace.Unsupported, match="groups of Headrace do not live on Kafka yet"):
         hub.consumer("a", group="billing")
     assert stream.bounds(0) == Bounds(0, 0)
 
 
-def test_a_hub_opened_in_the_parent_is_refused_in_the_child(hub: penstock.Hub) -> None:
+def test_a_hub_opened_in_the_parent_is_refused_in_the_child(hub: headrace.Hub) -> None:
     hub.create_stream("a", shards=1)
     reading, writing = os.pipe()
     child = os.fork()
@@ -827,7 +827,7 @@ def test_a_hub_opened_in_the_parent_is_refused_in_the_child(hub: penstock.Hub) -
         try:
             hub.stream("a")
             told = b"nothing"
-        except penstock.ForkedHandle:
+        except headrace.ForkedHandle:
             told = b"refused"
         except BaseException as other:
             told = repr(other).encode()
@@ -841,15 +841,15 @@ def test_a_hub_opened_in_the_parent_is_refused_in_the_child(hub: penstock.Hub) -
 
 CHILD = """
 import os, sys
-import penstock
-with penstock.open(sys.argv[1]) as hub:
+import headrace
+with headrace.open(sys.argv[1]) as hub:
     stream = hub.create_stream("a", shards=1, exist_ok=True)
     stream.append(b"x")
     list(stream.read(0))
     child = os.fork()
     if child == 0:
         if sys.argv[2] == "opens its own":
-            with penstock.open(sys.argv[1]) as own:
+            with headrace.open(sys.argv[1]) as own:
                 assert own.stream("a").append(b"y").offset == 1
         elif sys.argv[2] == "drops it":
             del hub, stream
@@ -873,11 +873,11 @@ def test_clients_end_with_a_hub_that_nobody_closed(place: Place) -> None:
     def threads() -> int:
         return len(os.listdir("/proc/self/task"))
 
-    with penstock.open(place.url) as hub:
+    with headrace.open(place.url) as hub:
         hub.create_stream("a", shards=1).append(b"x")
     before = threads()
     for _ in range(4):
-        hub = penstock.open(place.url)
+        hub = headrace.open(place.url)
         stream = hub.stream("a")
         stream.append(b"x")
         assert next(stream.read(0)).value == b"x"

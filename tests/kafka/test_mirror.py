@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-import penstock
-from penstock.core.batch import Batch, Row
-from penstock.core.ports import Append
-from penstock.runtime.hub import Hub
-from penstock.runtime.mirror import mirror
-from penstock.testing.contracts.records import ODD_ROWS
-from penstock.testing.contracts.subject import read_rows, some_rows
-from penstock.testing.faults.children import Child, dice, until
-from penstock.testing.kafka import Broker
+import headrace
+from headrace.core.batch import Batch, Row
+from headrace.core.ports import Append
+from headrace.runtime.hub import Hub
+from headrace.runtime.mirror import mirror
+from headrace.testing.contracts.records import ODD_ROWS
+from headrace.testing.contracts.subject import read_rows, some_rows
+from headrace.testing.faults.children import Child, dice, until
+from headrace.testing.kafka import Broker
 
 NAME = "shop/orders"
 
@@ -27,7 +27,7 @@ NAME = "shop/orders"
 def url(broker: Broker) -> Iterator[str]:
     url = f"kafka://{broker.bootstrap}/mirror{uuid.uuid4().hex[:12]}"
     yield url
-    with penstock.open(url) as hub:
+    with headrace.open(url) as hub:
         for info in hub.streams():
             hub.delete_stream(info.name)
 
@@ -39,7 +39,7 @@ def _rows(hub: Hub) -> list[list[Row]]:
 
 def _made(place: Path, count: int) -> list[list[Row]]:
     """Two shards of so many records each."""
-    with penstock.open(place) as hub:
+    with headrace.open(place) as hub:
         stream = hub.create_stream(NAME, shards=2, codec="json", routing="java-hash").info
         for shard in range(2):
             rows = [Row(b"k%d" % i, b"%d" % i, 1_000 + i) for i in range(count)]
@@ -49,9 +49,9 @@ def _made(place: Path, count: int) -> list[list[Row]]:
 
 def test_to_a_broker_and_back_everything_is_as_it_was(url: str, tmp_path: Path) -> None:
     with (
-        penstock.open(tmp_path / "here") as here,
-        penstock.open(url) as there,
-        penstock.open(tmp_path / "back") as back,
+        headrace.open(tmp_path / "here") as here,
+        headrace.open(url) as there,
+        headrace.open(tmp_path / "back") as back,
     ):
         stream = here.create_stream(NAME, shards=3, codec="json", routing="java-hash").info
         here.backend.append([Append(stream, 0, Batch(rows=ODD_ROWS))])
@@ -79,7 +79,7 @@ def _copied(target: Hub) -> int:
 
 
 def _mirroring(*places: str) -> Child:
-    return Child(["-m", "penstock", "mirror", *places, NAME, "--json"])
+    return Child(["-m", "headrace", "mirror", *places, NAME, "--json"])
 
 
 @pytest.mark.slow
@@ -94,7 +94,7 @@ def test_killed_at_any_time_it_goes_on_without_doubles_and_without_loss(
             child.output()
         places = [url, str(tmp_path / "back")]
     chance = dice(f"mirrors killed on the way {way}")
-    with penstock.open(places[1]) as target:
+    with headrace.open(places[1]) as target:
         for _ in range(8):
             before = _copied(target)
             with _mirroring(*places) as child:
@@ -103,5 +103,5 @@ def test_killed_at_any_time_it_goes_on_without_doubles_and_without_loss(
                 child.kill()
     with _mirroring(*places) as child:
         assert json.loads(child.output())["complete"]
-    with penstock.open(places[1]) as target:
+    with headrace.open(places[1]) as target:
         assert _rows(target) == wanted

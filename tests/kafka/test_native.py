@@ -18,37 +18,37 @@ from confluent_kafka import KafkaError, Producer, cimpl
 from hypothesis import given
 from hypothesis import strategies as st
 
-import penstock
-from penstock.backends.kafka import cursors
-from penstock.backends.kafka import native as speaking
-from penstock.backends.kafka.arrivals import Arrived, Trouble
-from penstock.backends.kafka.chunks import Chunk
-from penstock.backends.kafka.clients import Clients
-from penstock.backends.kafka.column_chunks import ColumnChunk
-from penstock.backends.kafka.cursor import Cursor
-from penstock.backends.kafka.native_arrivals import NativeArrivals
-from penstock.core.batch import Batch, Row
-from penstock.core.ports import Append
-from penstock.core.quantities import TIMESTAMP_MS_MAX
-from penstock.testing.bench.usage import memory
-from penstock.testing.contracts.subject import WAIT_S
-from penstock.testing.faults.children import Child, until
+import headrace
+from headrace.backends.kafka import cursors
+from headrace.backends.kafka import native as speaking
+from headrace.backends.kafka.arrivals import Arrived, Trouble
+from headrace.backends.kafka.chunks import Chunk
+from headrace.backends.kafka.clients import Clients
+from headrace.backends.kafka.column_chunks import ColumnChunk
+from headrace.backends.kafka.cursor import Cursor
+from headrace.backends.kafka.native_arrivals import NativeArrivals
+from headrace.core.batch import Batch, Row
+from headrace.core.ports import Append
+from headrace.core.quantities import TIMESTAMP_MS_MAX
+from headrace.testing.bench.usage import memory
+from headrace.testing.contracts.subject import WAIT_S
+from headrace.testing.faults.children import Child, until
 from tests.kafka.hubs import Place
 
 
 @pytest.fixture
-def hub(place: Place) -> Iterator[penstock.Hub]:
-    with penstock.open(place.url) as hub:
+def hub(place: Place) -> Iterator[headrace.Hub]:
+    with headrace.open(place.url) as hub:
         yield hub
 
 
 @pytest.fixture
-def plain(place: Place) -> Iterator[penstock.Hub]:
-    with penstock.open(f"{place.url}?native=false") as hub:
+def plain(place: Place) -> Iterator[headrace.Hub]:
+    with headrace.open(f"{place.url}?native=false") as hub:
         yield hub
 
 
-def test_it_is_built_and_used_unless_told_otherwise(hub: penstock.Hub, plain: penstock.Hub) -> None:
+def test_it_is_built_and_used_unless_told_otherwise(hub: headrace.Hub, plain: headrace.Hub) -> None:
     assert speaking.native() is not None, "install a C compiler, then: rm .venv/.installed"
     assert hub.describe()["native"] is True
     assert plain.describe()["native"] is False
@@ -59,8 +59,8 @@ def test_where_it_was_not_built_all_goes_on_without_it(
 ) -> None:
     monkeypatch.setattr(speaking, "LIBRARY", tmp_path / "columns.so")
     missing = speaking.native.__wrapped__()
-    monkeypatch.setattr("penstock.backends.kafka.clients.native", lambda: missing)
-    with penstock.open(place.url) as hub:
+    monkeypatch.setattr("headrace.backends.kafka.clients.native", lambda: missing)
+    with headrace.open(place.url) as hub:
         assert hub.describe()["native"] is False
         stream = hub.create_stream("a", shards=1)
         stream.append_many([(b"%d" % i, None) for i in range(100)])
@@ -77,8 +77,8 @@ def test_one_that_was_built_of_another_source_is_not_used(
 
 
 def test_a_word_that_is_no_truth_value_is_refused(place: Place) -> None:
-    with pytest.raises(penstock.BadSetting, match="native 'perhaps': true or false"):
-        penstock.open(f"{place.url}?native=perhaps")
+    with pytest.raises(headrace.BadSetting, match="native 'perhaps': true or false"):
+        headrace.open(f"{place.url}?native=perhaps")
 
 
 def _field(dice: random.Random) -> bytes | None:
@@ -89,7 +89,7 @@ def _row(dice: random.Random, headed: bool) -> Row:
     at = dice.choice([0, 1, dice.randrange(2**41), TIMESTAMP_MS_MAX])
     if not headed:
         return Row(_field(dice), _field(dice), at or 1)
-    names = [dice.choice(["a", "a", "ä", "", "penstock"]) for _ in range(dice.randrange(4))]
+    names = [dice.choice(["a", "a", "ä", "", "headrace"]) for _ in range(dice.randrange(4))]
     headers = [(name, _field(dice)) for name in names]
     return Row(
         _field(dice), _field(dice), at, dice.randrange(3), dice.randrange(3), headers, _field(dice)
@@ -98,7 +98,7 @@ def _row(dice: random.Random, headed: bool) -> Row:
 
 @pytest.mark.parametrize("headed", [False, True], ids=["plain", "with headers"])
 def test_what_is_read_is_the_same_both_ways(
-    place: Place, hub: penstock.Hub, plain: penstock.Hub, headed: bool
+    place: Place, hub: headrace.Hub, plain: headrace.Hub, headed: bool
 ) -> None:
     """Whatever the fields hold, with gaps between offsets, in pieces of any size."""
     dice = random.Random(11)
@@ -163,7 +163,7 @@ def _piece(keys: Sequence[bytes | None], data: Sequence[bytes | None]) -> pa.Rec
 
 @pytest.mark.parametrize("keyed", ["some", "none", "all"])
 def test_what_is_sent_is_the_same_both_ways(
-    hub: penstock.Hub, plain: penstock.Hub, keyed: str
+    hub: headrace.Hub, plain: headrace.Hub, keyed: str
 ) -> None:
     dice = random.Random(12)
     kinds: dict[str, Sequence[bytes | None]] = {
@@ -181,7 +181,7 @@ def test_what_is_sent_is_the_same_both_ways(
     assert found[0] == found[1] == list(zip(keys, data, strict=True))
 
 
-def test_timestamps_go_with_records_that_are_sent_as_columns(hub: penstock.Hub) -> None:
+def test_timestamps_go_with_records_that_are_sent_as_columns(hub: headrace.Hub) -> None:
     stream = hub.create_stream("a", shards=1, retention=None)
     times = [1_600_000_000_000 + 7 * i for i in range(100)]
     column = pa.array(times, pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC"))
@@ -193,14 +193,14 @@ def test_timestamps_go_with_records_that_are_sent_as_columns(hub: penstock.Hub) 
 
 def test_a_client_that_takes_no_more_for_now_is_waited_for(place: Place) -> None:
     few = {"queue.buffering.max.messages": 50}
-    with penstock.open(place.url, settings=few) as hub:
+    with headrace.open(place.url, settings=few) as hub:
         stream = hub.create_stream("a", shards=1)
         stream.append_arrow(_piece([None] * 5_000, [b"%d" % i for i in range(5_000)]), shard=0)
         assert [record.value for record in stream.read(0)] == [b"%d" % i for i in range(5_000)]
 
 
 def test_records_are_columns_on_the_way(
-    hub: penstock.Hub, plain: penstock.Hub, monkeypatch: pytest.MonkeyPatch
+    hub: headrace.Hub, plain: headrace.Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So that what the others compare is not one way twice."""
     stream = hub.create_stream("a", shards=1)
@@ -219,7 +219,7 @@ def test_records_are_columns_on_the_way(
     assert sum(made) == 100
 
 
-def test_nothing_is_kept_of_what_was_read(hub: penstock.Hub) -> None:
+def test_nothing_is_kept_of_what_was_read(hub: headrace.Hub) -> None:
     stream = hub.create_stream("a", shards=1)
     value = bytes(1000)
     stream.append_arrow(_piece([b"key"] * 3_000, [value] * 3_000), shard=0)
@@ -237,7 +237,7 @@ def test_nothing_is_kept_of_what_was_read(hub: penstock.Hub) -> None:
 
 
 def test_nothing_is_kept_of_what_was_fetched_ahead(
-    hub: penstock.Hub, monkeypatch: pytest.MonkeyPatch
+    hub: headrace.Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cursors, "IDLE_S", 600.0)  # a queue that is looked at stays there
     shards = 12
@@ -264,7 +264,7 @@ def test_nothing_is_kept_of_what_was_fetched_ahead(
     assert memory([os.getpid()]).own - before < 24, "72 MB were fetched ahead"
 
 
-def _cursors(hub: penstock.Hub) -> list[Cursor]:
+def _cursors(hub: headrace.Hub) -> list[Cursor]:
     found: list[Cursor] = hub.backend._cursors._idle  # type: ignore[attr-defined]
     return found
 
@@ -273,7 +273,7 @@ class Stop(BaseException):
     """What a handler of a signal raises."""
 
 
-def test_an_exception_at_any_moment_harms_nobody(hub: penstock.Hub) -> None:
+def test_an_exception_at_any_moment_harms_nobody(hub: headrace.Hub) -> None:
     """Ctrl-C comes between any two lines."""
     stream = hub.create_stream("a", shards=1)
     stream.append_arrow(_piece([b"key"] * 3_000, [bytes(100)] * 3_000), shard=0)
@@ -321,10 +321,10 @@ def test_an_exception_at_any_moment_harms_nobody(hub: penstock.Hub) -> None:
 
 GONE = """
 import sys
-import penstock
-from penstock.backends.kafka.native_arrivals import NativeArrivals
+import headrace
+from headrace.backends.kafka.native_arrivals import NativeArrivals
 
-hub = penstock.open(sys.argv[1])
+hub = headrace.open(sys.argv[1])
 hub.create_stream("a", shards=2).append(b"x", shard=1)
 clients, topic = hub.backend._clients, hub.backend._topics.topic_of("a")
 made = clients.native_consumer(clients.native)
@@ -365,7 +365,7 @@ def _check_closes(arrivals: NativeArrivals) -> None:
     assert not ending.is_alive(), "the client waits for what was not given back"
 
 
-def test_what_was_taken_before_an_exception_is_given_back(hub: penstock.Hub) -> None:
+def test_what_was_taken_before_an_exception_is_given_back(hub: headrace.Hub) -> None:
     """By the next call, whichever it is."""
     stream = hub.create_stream("a", shards=1)
     stream.append_arrow(_piece([b"key"] * 3_000, [bytes(100)] * 3_000), shard=0)
@@ -394,7 +394,7 @@ def test_a_record_that_cannot_be_taken_apart_is_named_and_can_be_passed(
     place: Place, native: str, most: int
 ) -> None:
     """Other clients write headers whose names are no UTF-8."""
-    with penstock.open(f"{place.url}?native={native}") as hub:
+    with headrace.open(f"{place.url}?native={native}") as hub:
         stream = hub.create_stream("a", shards=1)
         stream.append_many([(b"%d" % i, "k") for i in range(5)])
         _produce_bad_name(place.bootstrap, place.topic("a"))
@@ -402,7 +402,7 @@ def test_a_record_that_cannot_be_taken_apart_is_named_and_can_be_passed(
         for start, end in [(0, None), (0, 10), (3, None), (5, 8), (5, None)]:
             reading = stream.read(0, start, end, max_records=most)
             assert [next(reading).offset for _ in range(start, 5)] == list(range(start, 5))
-            with pytest.raises(penstock.BadBatch, match="header whose name is no UTF-8") as why:
+            with pytest.raises(headrace.BadBatch, match="header whose name is no UTF-8") as why:
                 next(reading)
             assert (why.value.start, why.value.end) == (5, 6)
         assert [record.offset for record in stream.read(0, 0, 5)] == [0, 1, 2, 3, 4]
@@ -413,7 +413,7 @@ def test_a_record_that_cannot_be_taken_apart_is_named_and_can_be_passed(
             followed += [offset for batch in part.batches for offset in batch.offsets]
             at = part.next
         assert (followed, at) == ([0, 1, 2, 3, 4], 5)
-        with pytest.raises(penstock.BadBatch):
+        with pytest.raises(headrace.BadBatch):
             hub.backend.read(stream.info, 0, 5, max_records=most, max_bytes=2**20)
 
 
@@ -421,7 +421,7 @@ def test_a_record_that_cannot_be_taken_apart_is_named_and_can_be_passed(
 def test_what_the_client_complains_about_behind_records_comes_behind_them(
     place: Place, native: str
 ) -> None:
-    with penstock.open(f"{place.url}?native={native}") as hub:
+    with headrace.open(f"{place.url}?native={native}") as hub:
         stream = hub.create_stream("a", shards=1)
         stream.append_many([(b"%d" % i, "k") for i in range(20)])
         read = hub.backend.read

@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
-from penstock.core.errors import BadSetting, Refused
-from penstock.testing.faults.children import Child, until
-from penstock.testing.kafka import Broker, node
-from penstock.testing.kafka.ports import check_free
-from penstock.testing.kafka.process import Process, process_of
-from penstock.testing.kafka.properties import written
-from penstock.testing.kafka.spawning import spawn_free, spawn_leashed
+from headrace.core.errors import BadSetting, Refused
+from headrace.testing.faults.children import Child, until
+from headrace.testing.kafka import Broker, node
+from headrace.testing.kafka.ports import check_free
+from headrace.testing.kafka.process import Process, process_of
+from headrace.testing.kafka.properties import written
+from headrace.testing.kafka.spawning import spawn_free, spawn_leashed
 from tests.kafka.fake_java import fake_java, told
 
 WAYS = [
@@ -46,7 +46,7 @@ SLEEP = ["/bin/sleep", "1000"]
 STARTS = """
 import sys
 from pathlib import Path
-from penstock.testing.kafka.spawning import spawn_leashed
+from headrace.testing.kafka.spawning import spawn_leashed
 print(spawn_leashed(sys.argv[2:], Path(sys.argv[1]))[0], flush=True)
 input()
 """

@@ -6,8 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import penstock
-from penstock.testing.kafka import Broker
+import headrace
+from headrace.testing.kafka import Broker
 from tests.kafka.hubs import Place
 
 STREAMS = ("shop/orders", "shop/carts")
@@ -18,7 +18,7 @@ def test_processes_that_share_a_cluster_handle_every_record_once(
     broker: Broker, tmp_path: Path
 ) -> None:
     place = Place(broker)
-    with penstock.open(place.url) as hub:
+    with headrace.open(place.url) as hub:
         for name in STREAMS:
             stream = hub.create_stream(name, shards=3)
             for i in range(EACH):

@@ -16,17 +16,17 @@ from contextlib import contextmanager
 import pyarrow as pa
 import pytest
 
-import penstock
-from penstock.backends.kafka import cursors, topics
-from penstock.core.errors import Closed, Retryable, UnknownOutcome, UnknownStream, Unreachable
-from penstock.runtime.mirror import Mirrored, mirror
-from penstock.runtime.tail import followed
-from penstock.testing.faults.children import dice, until
-from penstock.testing.kafka import Broker
+import headrace
+from headrace.backends.kafka import cursors, topics
+from headrace.core.errors import Closed, Retryable, UnknownOutcome, UnknownStream, Unreachable
+from headrace.runtime.mirror import Mirrored, mirror
+from headrace.runtime.tail import followed
+from headrace.testing.faults.children import dice, until
+from headrace.testing.kafka import Broker
 
 pytestmark = pytest.mark.slow
 
-ALL = bool(os.environ.get("PENSTOCK_ALL_OUTAGES"))
+ALL = bool(os.environ.get("HEADRACE_ALL_OUTAGES"))
 """With `make outages`: more moments, and each call while a broker is dead and while stopped."""
 BOTH = [signal.SIGKILL, signal.SIGSTOP]
 KILLED = BOTH if ALL else [signal.SIGKILL]
@@ -86,7 +86,7 @@ class Working(threading.Thread):
 
 
 class Following(Working):
-    def __init__(self, stream: penstock.Stream, shard: int) -> None:
+    def __init__(self, stream: headrace.Stream, shard: int) -> None:
         self.numbers: list[int] = []
         self._records = stream.read(shard, follow=True)
         super().__init__(lambda: self.numbers.append(int(next(self._records).value)))
@@ -114,12 +114,12 @@ def struck(broker: Broker, number: signal.Signals) -> Iterator[None]:
 
 def serves(broker: Broker) -> None:
     """A broker that was silent has no leaders for a while, though it answers."""
-    with penstock.open(f"{broker.url}/serving", write_timeout=PATIENT) as hub:
+    with headrace.open(f"{broker.url}/serving", write_timeout=PATIENT) as hub:
         hub.create_stream("serving", shards=1, exist_ok=True).append(b"it does")
 
 
-def patient(url: str) -> penstock.Hub:
-    return penstock.open(url, write_timeout=PATIENT)
+def patient(url: str) -> headrace.Hub:
+    return headrace.open(url, write_timeout=PATIENT)
 
 
 def made(url: str) -> None:
@@ -131,12 +131,12 @@ def made(url: str) -> None:
 class Load:
     """An appender, Arrow batches and followers of both, with numbers to find them again."""
 
-    def __init__(self, writer: penstock.Hub, reader: penstock.Hub) -> None:
+    def __init__(self, writer: headrace.Hub, reader: headrace.Hub) -> None:
         self.stream = writer.create_stream("shop/orders", shards=2)
         self.seen = reader.stream("shop/orders")
-        self.pending: list[penstock.Pending] = []
+        self.pending: list[headrace.Pending] = []
         self.arrow = 0
-        self.slices: list[penstock.Slice] = []
+        self.slices: list[headrace.Slice] = []
         self._appender = self.stream.appender()
         self.followers = [Following(self.seen, shard) for shard in range(2)]
         self._workers = [Working(self._append), Working(self._append_arrow)]
@@ -227,7 +227,7 @@ def test_stopped_for_a_while_under_load(own: Broker, url: str, while_s: float) -
 
 def test_who_follows_waits_longer_than_any_call(own: Broker, url: str) -> None:
     made(url)
-    with penstock.open(url, write_timeout="2s") as hub, patient(url) as writer:
+    with headrace.open(url, write_timeout="2s") as hub, patient(url) as writer:
         stream = hub.stream("shop/orders")
         writer.stream("shop/orders").append(b"0")
         consumer = hub.consumer("shop/orders", shards=[0])
@@ -256,7 +256,7 @@ def test_who_catches_up_waits_longer_than_any_call_too(own: Broker, url: str) ->
     count = 20_000
     little = {"queued.max.messages.kbytes": 256, "fetch.message.max.bytes": 65536}
     with (
-        penstock.open(url, write_timeout="2s", settings=little) as hub,
+        headrace.open(url, write_timeout="2s", settings=little) as hub,
         patient(url) as writer,
     ):
         writer.stream("shop/orders").append_many([(b"%01000d" % n, None) for n in range(count)])
@@ -278,7 +278,7 @@ def test_who_catches_up_waits_longer_than_any_call_too(own: Broker, url: str) ->
 def test_killed_under_a_mirror_again_and_again(own: Broker, url: str) -> None:
     values = [b"%0100d" % number for number in range(150_000)]
     kills = 2
-    with penstock.open("memory:") as here, patient(url) as there:
+    with headrace.open("memory:") as here, patient(url) as there:
         source = here.create_stream("shop/orders", shards=1)
         for start in range(0, len(values), 10_000):
             part = pa.array(values[start : start + 10_000], pa.binary())
@@ -320,7 +320,7 @@ def again(call: Callable[[], object]) -> bool:
     return True
 
 
-def numbers(stream: penstock.Stream) -> list[int]:
+def numbers(stream: headrace.Stream) -> list[int]:
     return [int(record.value) for record in stream.read(0)]
 
 
@@ -329,7 +329,7 @@ def test_a_write_gives_up_in_time_and_the_next_one_works(
     own: Broker, url: str, number: signal.Signals
 ) -> None:
     made(url)
-    with penstock.open(url, write_timeout="3s") as hub:
+    with headrace.open(url, write_timeout="3s") as hub:
         stream = hub.stream("shop/orders")
         stream.append(b"before")
         with struck(own, number):
@@ -347,7 +347,7 @@ def test_a_read_gives_up_in_time_and_the_next_one_works(
     own: Broker, url: str, number: signal.Signals
 ) -> None:
     made(url)
-    with penstock.open(url, write_timeout="3s") as hub:
+    with headrace.open(url, write_timeout="3s") as hub:
         stream = hub.stream("shop/orders")
         stream.append_many([(b"%d" % n, None) for n in range(10)])
         with struck(own, number):
@@ -371,7 +371,7 @@ def test_whoever_creates_trims_or_deletes_is_told_in_time(
     own: Broker, url: str, number: signal.Signals
 ) -> None:
     made(url)
-    with penstock.open(url, write_timeout="3s") as hub:
+    with headrace.open(url, write_timeout="3s") as hub:
         stream = hub.stream("shop/orders")
         stream.append(b"x")
         with struck(own, number):
@@ -393,7 +393,7 @@ def test_a_hub_closes_soon_while_its_broker_is_gone(
 ) -> None:
     # Else an append may wait for a look at its topic, and has sent nothing.
     monkeypatch.setattr(topics, "IDENTITY_S", 600.0)
-    hub = penstock.open(url)
+    hub = headrace.open(url)
     stream = hub.create_stream("shop/orders", shards=2)
     stream.append(b"1", shard=0)
     stream.append(b"1", shard=1)
@@ -428,10 +428,10 @@ def test_a_hub_closes_soon_while_its_broker_is_gone(
 
 def test_a_hub_closes_while_it_is_used(own: Broker, url: str) -> None:
     """Again and again: a client that is taken away under a call takes the process with it."""
-    with penstock.open(url) as first:
+    with headrace.open(url) as first:
         first.create_stream("shop/orders", shards=1).append(b"1")
     for _ in range(5):
-        hub = penstock.open(url)
+        hub = headrace.open(url)
         stream = hub.stream("shop/orders")
         waiting = [
             Following(stream, 0),
@@ -451,7 +451,7 @@ def test_a_hub_closes_while_it_is_used(own: Broker, url: str) -> None:
 
 
 def test_a_follower_of_a_stream_that_others_delete_is_told(own: Broker, url: str) -> None:
-    with penstock.open(url) as hub, penstock.open(url) as other:
+    with headrace.open(url) as hub, headrace.open(url) as other:
         stream = hub.create_stream("shop/orders", shards=1)
         stream.append(b"1")
         follower = Following(stream, 0)
@@ -462,7 +462,7 @@ def test_a_follower_of_a_stream_that_others_delete_is_told(own: Broker, url: str
 
 
 def test_a_stream_created_anew_is_not_taken_for_the_old_one(own: Broker, url: str) -> None:
-    with penstock.open(url) as hub, penstock.open(url) as other:
+    with headrace.open(url) as hub, headrace.open(url) as other:
         stream = hub.create_stream("shop/orders", shards=1)
         stream.append_many([(b"%d" % n, None) for n in range(10)])
         follower = Following(stream, 0)
@@ -496,9 +496,9 @@ def test_appends_to_other_streams_go_on_when_one_is_deleted_by_others(
     own: Broker, url: str
 ) -> None:
     """They share a producer, which is of no more use then."""
-    with penstock.open(url) as hub, penstock.open(url) as other:
+    with headrace.open(url) as hub, headrace.open(url) as other:
         deleted, kept = hub.create_stream("a", shards=1), hub.create_stream("b", shards=4)
-        ids: list[penstock.RecordId] = []
+        ids: list[headrace.RecordId] = []
         working = Working(lambda: deleted.append(b"1"))
         beside = [
             Working(lambda n=n: ids.extend(kept.append_many([(b"x", None)] * 50, shard=n)))  # type: ignore[misc]
@@ -549,7 +549,7 @@ def share_of_a_core() -> float:
 
 
 def test_waiting_costs_next_to_nothing(own: Broker, url: str) -> None:
-    with penstock.open(url) as hub:
+    with headrace.open(url) as hub:
         stream = hub.create_stream("shop/orders", shards=1)
         stream.append(b"1")
         follower = Following(stream, 0)
@@ -562,7 +562,7 @@ def test_waiting_costs_next_to_nothing(own: Broker, url: str) -> None:
 
 @pytest.mark.parametrize("shards", [8])
 def test_nobody_goes_on_fetching_when_reads_are_over(own: Broker, url: str, shards: int) -> None:
-    with penstock.open(url) as hub:
+    with headrace.open(url) as hub:
         stream = hub.create_stream("shop/orders", shards=shards)
         for shard in range(shards):
             stream.append_many([(b"x" * 1000, None) for _ in range(3000)], shard=shard)

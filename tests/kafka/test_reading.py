@@ -10,25 +10,25 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import KafkaError, Producer
 
-import penstock
-from penstock.backends.kafka.arrivals import Arrived, MessageArrivals, Trouble
-from penstock.backends.kafka.chunks import Chunk
-from penstock.backends.kafka.cursor import Cursor
-from penstock.backends.kafka.messages import EXTRA
-from penstock.ops.doctor import damage_findings
-from penstock.testing.contracts.subject import WAIT_S
-from penstock.testing.kafka import Broker
+import headrace
+from headrace.backends.kafka.arrivals import Arrived, MessageArrivals, Trouble
+from headrace.backends.kafka.chunks import Chunk
+from headrace.backends.kafka.cursor import Cursor
+from headrace.backends.kafka.messages import EXTRA
+from headrace.ops.doctor import damage_findings
+from headrace.testing.contracts.subject import WAIT_S
+from headrace.testing.kafka import Broker
 from tests.kafka.hubs import Place
 
 
 @pytest.fixture(params=["true", "false"], ids=["native", "messages"])
-def hub(place: Place, request: pytest.FixtureRequest) -> Iterator[penstock.Hub]:
-    with penstock.open(f"{place.url}?native={request.param}") as hub:
+def hub(place: Place, request: pytest.FixtureRequest) -> Iterator[headrace.Hub]:
+    with headrace.open(f"{place.url}?native={request.param}") as hub:
         yield hub
 
 
 @pytest.fixture
-def damaged(place: Place, hub: penstock.Hub, broker: Broker) -> penstock.Stream:
+def damaged(place: Place, hub: headrace.Hub, broker: Broker) -> headrace.Stream:
     """Three batches of ten records; a bit of the second is another one."""
     stream = hub.create_stream("a", shards=1)
     for batch in range(3):
@@ -41,15 +41,15 @@ def damaged(place: Place, hub: penstock.Hub, broker: Broker) -> penstock.Stream:
     return stream
 
 
-def test_a_damaged_batch_is_named_and_what_lies_behind_it_is_read(damaged: penstock.Stream) -> None:
+def test_a_damaged_batch_is_named_and_what_lies_behind_it_is_read(damaged: headrace.Stream) -> None:
     reading = damaged.read(0)
     assert [next(reading).offset for _ in range(10)] == list(range(10))
-    with pytest.raises(penstock.BadBatch, match=r"a:0, offsets 10 to 19: .*CRC") as why:
+    with pytest.raises(headrace.BadBatch, match=r"a:0, offsets 10 to 19: .*CRC") as why:
         next(reading)
     assert (why.value.start, why.value.end) == (10, 20)
     assert next(damaged.read(0, why.value.end)).value == b"2-0"
     for within in (14, 19):
-        with pytest.raises(penstock.BadBatch) as why:
+        with pytest.raises(headrace.BadBatch) as why:
             list(damaged.read(0, within))
         assert (why.value.start, why.value.end) == (10, 20)
 
@@ -63,17 +63,17 @@ def test_what_comes_with_the_news_of_damage_is_not_handed_out_before_it(
     chunk = Chunk(offsets, [None] * 20, values, [1] * 20, [None] * 20)
     news = Trouble(10, KafkaError(KafkaError._BAD_MSG, "CRC"))
     monkeypatch.setattr(MessageArrivals, "take", lambda *_: Arrived(chunk, [news]))
-    with penstock.open(f"{place.url}?native=false") as hub:
+    with headrace.open(f"{place.url}?native=false") as hub:
         stream = hub.create_stream("a", shards=1)
         stream.append_many([(b"x", "k")] * 30)
         reading = stream.read(0)
         assert [next(reading).value for _ in range(10)] == values[:10]
-        with pytest.raises(penstock.BadBatch, match="offsets 10 to 29"):
+        with pytest.raises(headrace.BadBatch, match="offsets 10 to 29"):
             next(reading)
 
 
 def test_doctor_counts_what_is_whole_before_and_behind_damage(
-    hub: penstock.Hub, damaged: penstock.Stream
+    hub: headrace.Hub, damaged: headrace.Stream
 ) -> None:
     first, second = damage_findings(hub, "a")
     assert (first["ok"], "offsets 10 to 19" in first["found"]) == (False, True)
@@ -93,18 +93,18 @@ NARROW = {
 def test_an_answer_larger_than_the_client_takes_is_told_with_the_limit(
     place: Place, native: str, follow: bool
 ) -> None:
-    with penstock.open(place.url) as wide:
+    with headrace.open(place.url) as wide:
         stream = wide.create_stream("a", shards=1)
         for value in (b"first", os.urandom(3_000_000), b"last"):
             stream.append(value)
-    with penstock.open(f"{place.url}?native={native}", settings=NARROW) as narrow:
+    with headrace.open(f"{place.url}?native={native}", settings=NARROW) as narrow:
         found: list[bytes] = []
         told: list[Exception] = []
 
         def read() -> None:
             try:
                 found.extend(r.value for r in narrow.stream("a").read(0, follow=follow))
-            except penstock.PenstockError as why:
+            except headrace.HeadraceError as why:
                 told.append(why)
 
         reading = threading.Thread(target=read, daemon=True)
@@ -112,7 +112,7 @@ def test_an_answer_larger_than_the_client_takes_is_told_with_the_limit(
         reading.join(WAIT_S)
         assert found == [b"first"]
         (why,) = told
-        assert isinstance(why, penstock.RecordTooLarge)
+        assert isinstance(why, headrace.RecordTooLarge)
         assert "a:0+1 holds 3000" in str(why)
         assert "raise receive.message.max.bytes" in str(why)
 
@@ -128,7 +128,7 @@ def test_an_answer_larger_than_the_client_takes_is_told_with_the_limit(
     ],
 )
 def test_a_header_of_ours_that_others_wrote_is_a_header_like_any_other(
-    place: Place, hub: penstock.Hub, packed: bytes
+    place: Place, hub: headrace.Hub, packed: bytes
 ) -> None:
     stream = hub.create_stream("a", shards=1)
     producer = Producer({"bootstrap.servers": place.bootstrap})
@@ -140,18 +140,18 @@ def test_a_header_of_ours_that_others_wrote_is_a_header_like_any_other(
 
 
 def test_what_was_taken_is_handed_out_before_it_is_told_that_nobody_answers(
-    hub: penstock.Hub, monkeypatch: pytest.MonkeyPatch
+    hub: headrace.Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = hub.create_stream("a", shards=1)
     stream.append_many([(b"%d" % i, "k") for i in range(20)])
     limits = {"max_records": 100, "max_bytes": 2**20}
 
     def nobody(cursor: Cursor) -> bool:
-        raise penstock.Unreachable("no broker answers")
+        raise headrace.Unreachable("no broker answers")
 
     # The first few come at once; then it is asked where the end is.
     assert hub.backend.read(stream.info, 0, 0, max_records=5, max_bytes=2**20).next == 5
     monkeypatch.setattr(Cursor, "_nothing_more", nobody)
     assert hub.backend.read(stream.info, 0, 5, **limits).next == 20
-    with pytest.raises(penstock.Unreachable):
+    with pytest.raises(headrace.Unreachable):
         hub.backend.read(stream.info, 0, 20, **limits)

@@ -18,15 +18,15 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-import penstock
-from penstock.backends.kafka import arrivals, chunks
-from penstock.backends.kafka.backend import KafkaBackend
-from penstock.backends.kafka.descriptions import TOPIC, Descriptions
-from penstock.backends.kafka.topics import Topics
-from penstock.core.batch import Batch, Row
-from penstock.testing.contracts.subject import WAIT_S
-from penstock.testing.faults.children import until
-from penstock.testing.kafka import Broker
+import headrace
+from headrace.backends.kafka import arrivals, chunks
+from headrace.backends.kafka.backend import KafkaBackend
+from headrace.backends.kafka.descriptions import TOPIC, Descriptions
+from headrace.backends.kafka.topics import Topics
+from headrace.core.batch import Batch, Row
+from headrace.testing.contracts.subject import WAIT_S
+from headrace.testing.faults.children import until
+from headrace.testing.kafka import Broker
 from tests.kafka.hubs import Place
 
 READ, WRITE, DESCRIBE = AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE
@@ -79,8 +79,8 @@ class Rights:
             revoked.result(WAIT_S)
         until(lambda: self._seen() == 0, "the broker knows of it", WAIT_S)
 
-    def open(self, **settings: Any) -> penstock.Hub:
-        return penstock.open(self._url, settings={**self._client, **settings})
+    def open(self, **settings: Any) -> headrace.Hub:
+        return headrace.open(self._url, settings={**self._client, **settings})
 
     def forget_descriptions(self) -> None:
         self.admin.delete_topics([TOPIC])[TOPIC].result(WAIT_S)
@@ -108,8 +108,8 @@ def rights(strict: Broker) -> Iterator[Rights]:
 
 
 @pytest.fixture
-def root(rights: Rights) -> Iterator[penstock.Hub]:
-    with penstock.open(rights.place.url) as hub:
+def root(rights: Rights) -> Iterator[headrace.Hub]:
+    with headrace.open(rights.place.url) as hub:
         yield hub
 
 
@@ -118,7 +118,7 @@ def root(rights: Rights) -> Iterator[penstock.Hub]:
 
 @pytest.mark.parametrize("granted", [(), (DESCRIBE,)], ids=["nothing", "describe"])
 def test_who_may_not_read_what_streams_hold_is_refused_and_told_the_right(
-    rights: Rights, root: penstock.Hub, granted: tuple[Any, ...]
+    rights: Rights, root: headrace.Hub, granted: tuple[Any, ...]
 ) -> None:
     root.create_stream("a", shards=4, codec="json", routing="md5-range")
     rights.grant(rights.place.topic("a"), READ, WRITE, SETTINGS)
@@ -127,14 +127,14 @@ def test_who_may_not_read_what_streams_hold_is_refused_and_told_the_right(
     with rights.open() as hub:
         calls: list[Callable[[], object]] = [lambda: hub.stream("a"), hub.streams]
         for call in calls:
-            with pytest.raises(penstock.AccessRefused) as why:
+            with pytest.raises(headrace.AccessRefused) as why:
                 call()
-            assert "Describe and Read on topic __penstock_streams" in str(why.value)
+            assert "Describe and Read on topic __headrace_streams" in str(why.value)
             assert "\n" not in str(why.value)
 
 
 def test_who_may_read_what_streams_hold_routes_keys_as_everybody_else(
-    rights: Rights, root: penstock.Hub
+    rights: Rights, root: headrace.Hub
 ) -> None:
     theirs = root.create_stream("a", shards=4, codec="json", routing="md5-range")
     rights.grant(rights.place.topic("a"), READ, WRITE, SETTINGS)
@@ -146,7 +146,7 @@ def test_who_may_read_what_streams_hold_routes_keys_as_everybody_else(
 
 
 def test_where_no_stream_is_described_the_right_to_see_that_is_enough(
-    rights: Rights, root: penstock.Hub
+    rights: Rights, root: headrace.Hub
 ) -> None:
     root.create_stream("a", shards=1)
     rights.forget_descriptions()
@@ -163,7 +163,7 @@ def test_where_no_stream_is_described_the_right_to_see_that_is_enough(
 
 
 def test_a_topic_whose_settings_may_not_be_seen_is_a_stream_all_the_same(
-    rights: Rights, root: penstock.Hub, caplog: pytest.LogCaptureFixture
+    rights: Rights, root: headrace.Hub, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name in ("a", "b"):
         root.create_stream(name, shards=1, codec="json", retention="7d")
@@ -177,13 +177,13 @@ def test_a_topic_whose_settings_may_not_be_seen_is_a_stream_all_the_same(
         stream = hub.stream("a")
         stream.append({"x": 1}, "k")
         assert [record.value for record in stream.read(0)] == [{"x": 1}]
-        with pytest.raises(penstock.BadRecord, match=r"at most 1\.0 MiB"):
+        with pytest.raises(headrace.BadRecord, match=r"at most 1\.0 MiB"):
             stream.append("x" * 2_000_000)
     assert sum("DescribeConfigs" in line for line in caplog.messages) == 1
 
 
 def test_who_creates_has_to_end_before_it_is_seen_by_those_who_may_not_see_its_settings(
-    rights: Rights, root: penstock.Hub, monkeypatch: pytest.MonkeyPatch
+    rights: Rights, root: headrace.Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     died = RuntimeError("died half way")
 
@@ -199,7 +199,7 @@ def test_who_creates_has_to_end_before_it_is_seen_by_those_who_may_not_see_its_s
     rights.grant(TOPIC, READ)
     with rights.open() as hub:
         assert hub.streams() == []
-        with pytest.raises(penstock.Unreachable, match="right DescribeConfigs on topic"):
+        with pytest.raises(headrace.Unreachable, match="right DescribeConfigs on topic"):
             hub.stream("a")
         rights.grant(rights.place.topic("a"), SETTINGS)
         assert hub.stream("a").info.codec == "json"
@@ -210,7 +210,7 @@ def test_who_creates_has_to_end_before_it_is_seen_by_those_who_may_not_see_its_s
 
 @pytest.mark.parametrize("native", ["true", "false"])
 def test_a_follower_needs_no_right_to_a_group(
-    rights: Rights, root: penstock.Hub, monkeypatch: pytest.MonkeyPatch, native: str
+    rights: Rights, root: headrace.Hub, monkeypatch: pytest.MonkeyPatch, native: str
 ) -> None:
     theirs = root.create_stream("a", shards=1)
     rights.grant(rights.place.topic("a"), READ, SETTINGS)
@@ -237,7 +237,7 @@ def test_a_follower_needs_no_right_to_a_group(
 
 
 def test_what_streams_hold_is_read_without_a_right_to_a_group(
-    rights: Rights, root: penstock.Hub, monkeypatch: pytest.MonkeyPatch
+    rights: Rights, root: headrace.Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root.create_stream("a", shards=1, codec="json")
     rights.grant(rights.place.topic("a"), READ, SETTINGS)
@@ -269,7 +269,7 @@ def _codes(messages: list[Any]) -> set[int]:
 # What docs/kafka.md asks for is enough
 
 
-def test_rights_to_create_append_read_trim_and_delete(rights: Rights, root: penstock.Hub) -> None:
+def test_rights_to_create_append_read_trim_and_delete(rights: Rights, root: headrace.Hub) -> None:
     root.create_stream("other", shards=1)
     rights.grant(rights.place.topic("a"), AclOperation.CREATE, READ, WRITE, AclOperation.DELETE)
     rights.grant(TOPIC, READ, WRITE)
@@ -283,7 +283,7 @@ def test_rights_to_create_append_read_trim_and_delete(rights: Rights, root: pens
 
 
 def test_a_stream_is_deleted_though_its_description_may_not_be(
-    rights: Rights, root: penstock.Hub
+    rights: Rights, root: headrace.Hub
 ) -> None:
     root.create_stream("a", shards=1)
     rights.grant(rights.place.topic("a"), AclOperation.DELETE)
@@ -293,7 +293,7 @@ def test_a_stream_is_deleted_though_its_description_may_not_be(
     assert root.streams() == []
 
 
-def test_rights_to_see_lag(rights: Rights, root: penstock.Hub) -> None:
+def test_rights_to_see_lag(rights: Rights, root: headrace.Hub) -> None:
     root.create_stream("a", shards=1).append_many([(b"x", None)] * 5)
     group = rights.place.group("billing")
     rights.place.commit(group, "a", {0: 2})
@@ -306,12 +306,12 @@ def test_rights_to_see_lag(rights: Rights, root: penstock.Hub) -> None:
     assert at == 2
 
 
-def test_rights_to_copy_into_a_stream(rights: Rights, root: penstock.Hub) -> None:
+def test_rights_to_copy_into_a_stream(rights: Rights, root: headrace.Hub) -> None:
     theirs = root.create_stream("a", shards=1)
     rights.grant(rights.place.topic("a"), READ, WRITE)
     rights.grant(TOPIC, READ)
-    rights.grant("penstock-copy.*", READ, kind=ResourceType.GROUP)
-    rights.grant("penstock-copy.*", WRITE, kind=ResourceType.TRANSACTIONAL_ID)
+    rights.grant("headrace-copy.*", READ, kind=ResourceType.GROUP)
+    rights.grant("headrace-copy.*", WRITE, kind=ResourceType.TRANSACTIONAL_ID)
     with rights.open() as hub:
         assert isinstance(hub.backend, KafkaBackend)
         copying = hub.backend.copying(hub.stream("a").info, 0, "elsewhere")

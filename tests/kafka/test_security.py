@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-import penstock
-from penstock.core.errors import AccessRefused, BadSetting, PenstockError, Unreachable
-from penstock.testing.kafka import Broker
-from penstock.testing.kafka.properties import MECHANISMS
+import headrace
+from headrace.core.errors import AccessRefused, BadSetting, HeadraceError, Unreachable
+from headrace.testing.kafka import Broker
+from headrace.testing.kafka.properties import MECHANISMS
 
 SOON_S = 10.0
 WRONG = "hunter-2-wrong"
@@ -50,7 +50,7 @@ def port(broker: Broker, listener: str) -> str:
 
 def round_trip(url: str, settings: Settings | None = None) -> None:
     prefix = f"t{uuid.uuid4().hex[:12]}"
-    with penstock.open(f"{url}/{prefix}", settings=settings) as hub:
+    with headrace.open(f"{url}/{prefix}", settings=settings) as hub:
         orders = hub.create_stream("shop/orders", shards=2, codec="json")
         ids = orders.append_many([({"id": number}, f"k{number}") for number in range(20)])
         found = [record.value["id"] for shard in range(2) for record in orders.read(shard)]
@@ -95,7 +95,7 @@ def test_all_of_it_in_the_url(broker: Broker) -> None:
             f"ssl.ca.location={broker.certificates.ca}",
         ]
     )  # fmt: skip
-    with penstock.open(f"kafka://{address}?{query}") as hub:
+    with headrace.open(f"kafka://{address}?{query}") as hub:
         stream = hub.create_stream("in-the-url", shards=1, exist_ok=True)
         assert stream.append(b"x").stream == "in-the-url"
 
@@ -124,7 +124,7 @@ def test_certificates_that_are_not_verified_are_warned_of(
     broker: Broker, written: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = {"security.protocol": "SSL", "enable.ssl.certificate.verification": written}
-    with penstock.open(f"kafka://{broker.address('TLS')}", settings=settings) as hub:
+    with headrace.open(f"kafka://{broker.address('TLS')}", settings=settings) as hub:
         hub.streams()
     assert [NOT_VERIFIED in line for line in warnings(caplog)].count(True) == 1
 
@@ -138,7 +138,7 @@ def test_a_password_that_is_not_used_is_warned_of(
     broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = {"sasl.mechanism": "PLAIN", "sasl.username": "u", "sasl.password": "hunter2"}
-    with penstock.open(f"kafka://{broker.address('PLAINTEXT')}", settings=settings):
+    with headrace.open(f"kafka://{broker.address('PLAINTEXT')}", settings=settings):
         (told,) = [line for line in warnings(caplog) if "not used" in line]
     assert "security.protocol" in told
     assert "hunter2" not in caplog.text
@@ -150,7 +150,7 @@ def test_a_password_that_is_not_used_is_warned_of(
 class Failing(NamedTuple):
     listener: str
     settings: Settings
-    error: type[PenstockError]
+    error: type[HeadraceError]
     told: tuple[str, ...]
     host: str = "127.0.0.1"
 
@@ -247,9 +247,9 @@ def test_who_is_not_let_in_is_told_why(broker: Broker, case: str) -> None:
 def test_whoever_is_told_so_would_come_in_with_the_right_name(broker: Broker) -> None:
     """Red if the host name were refused for another reason."""
     settings = {**let_in(broker, "TLS"), "ssl.endpoint.identification.algorithm": "none"}
-    with penstock.open(f"kafka://{NAMELESS}:{port(broker, 'TLS')}", settings=settings) as hub:
+    with headrace.open(f"kafka://{NAMELESS}:{port(broker, 'TLS')}", settings=settings) as hub:
         hub.streams()
-    with penstock.open(
+    with headrace.open(
         f"kafka://localhost:{port(broker, 'TLS')}", settings=let_in(broker, "TLS")
     ) as hub:
         hub.streams()
@@ -259,12 +259,12 @@ def assert_told(
     broker: Broker,
     url: str,
     settings: Settings | None,
-    error: type[PenstockError],
+    error: type[HeadraceError],
     told: tuple[str, ...],
 ) -> None:
     began_s = time.monotonic()
-    with pytest.raises(PenstockError) as caught:
-        penstock.open(url, settings=settings).close()
+    with pytest.raises(HeadraceError) as caught:
+        headrace.open(url, settings=settings).close()
     took_s = time.monotonic() - began_s
     said = str(caught.value)
     assert type(caught.value) is error, said
@@ -306,7 +306,7 @@ def test_a_second_broker_is_used_when_the_first_does_not_let_us_in(broker: Broke
     settings = let_in(broker, "SASL")
     for turn in (1, -1):
         hosts = [broker.address("PLAINTEXT"), broker.address("SASL")][::turn]
-        with penstock.open("kafka://" + ",".join(hosts), settings=settings) as hub:
+        with headrace.open("kafka://" + ",".join(hosts), settings=settings) as hub:
             hub.streams()
 
 
@@ -339,7 +339,7 @@ def test_nothing_shown_of_an_open_hub_holds_a_secret(
     """Not even what the client says of itself when it is asked for everything."""
     settings = let_in(broker, "SASLTLS", "SCRAM-SHA-512")
     talkative = {**settings, "debug": "all", "log_level": 7}
-    with penstock.open(f"kafka://{broker.address('SASLTLS')}", settings=talkative) as hub:
+    with headrace.open(f"kafka://{broker.address('SASLTLS')}", settings=talkative) as hub:
         shown = [repr(hub), str(hub), repr(hub.backend), str(hub.backend), repr(hub.describe())]
         shown += [repr(hub.streams()), repr(hub.capabilities)]
     assert "sasl.password = " in caplog.text

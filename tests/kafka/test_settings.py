@@ -8,12 +8,12 @@ from collections.abc import Mapping
 import pytest
 from confluent_kafka import KafkaError
 
-import penstock
-from penstock.backends.kafka.clients import COMMON, READING, WRITING, Clients
-from penstock.backends.kafka.failures import connect_failure, translated
-from penstock.backends.kafka.gate import Gate
-from penstock.backends.kafka.settings import OURS, KafkaSettings
-from penstock.core.errors import BadHub, BadQuantity, BadSetting
+import headrace
+from headrace.backends.kafka.clients import COMMON, READING, WRITING, Clients
+from headrace.backends.kafka.failures import connect_failure, translated
+from headrace.backends.kafka.gate import Gate
+from headrace.backends.kafka.settings import OURS, KafkaSettings
+from headrace.core.errors import BadHub, BadQuantity, BadSetting
 
 NOWHERE = "kafka://127.0.0.1:9"
 """Nobody listens there, and nobody is asked: what is refused, is refused before."""
@@ -25,7 +25,7 @@ of = KafkaSettings.of
 def refused(url: str, settings: Mapping[str, object] | None = None) -> str:
     """Why it is not even tried."""
     with pytest.raises((BadHub, BadSetting)) as caught:
-        penstock.open(url, settings=settings)
+        headrace.open(url, settings=settings)
     told = str(caught.value)
     assert "\n" not in told
     return told
@@ -271,7 +271,7 @@ def test_no_limit_unless_one_is_set() -> None:
 @pytest.mark.parametrize("where", ["memory:", "memory:x"])
 def test_settings_are_those_of_kafka(where: str) -> None:
     with pytest.raises(BadSetting, match="Kafka client"):
-        penstock.open(where, settings={"client.id": "x"})
+        headrace.open(where, settings={"client.id": "x"})
 
 
 # Secrets

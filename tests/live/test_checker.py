@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from penstock.testing.live.checker import CHECKS, judged
-from penstock.testing.live.evidence import Line
-from penstock.testing.live.history import History
+from headrace.testing.live.checker import CHECKS, judged
+from headrace.testing.live.evidence import Line
+from headrace.testing.live.history import History
 
 Tale = list[Line]
 Edit = Callable[[Tale], object]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.testing.faults.children import seed
-from penstock.testing.live.run import LiveRun
+from headrace.testing.faults.children import seed
+from headrace.testing.live.run import LiveRun
 
 SECONDS = 13
 

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock import failpoints
-from penstock.backends.lmdb import files
+from headrace import failpoints
+from headrace.backends.lmdb import files
 
 Arm = Callable[[str], None]
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-import penstock
-from penstock.backends.lmdb import batch as batches
-from penstock.testing.faults import behind
+import headrace
+from headrace.backends.lmdb import batch as batches
+from headrace.testing.faults import behind
 
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    with penstock.open(tmp_path / "hub") as hub:
+    with headrace.open(tmp_path / "hub") as hub:
         stream = hub.create_stream("a", shards=2)
         for shard in (0, 1):
             for number in range(5):
@@ -59,17 +59,17 @@ def test_damage_anywhere_in_a_batch_is_named_and_the_others_stay_readable(
         keys = behind.batch_keys(txn, 1, 0)
         start, end = batches.place_of(keys[which - 1])[2], batches.place_of(keys[which])[2]
         txn.put(keys[which], DAMAGES[damage](bytes(txn.get(keys[which]))))
-    with penstock.open(directory) as hub:
+    with headrace.open(directory) as hub:
         stream = hub.stream("a")
         read: list[int] = []
-        with pytest.raises(penstock.BadBatch, match="damaged batch a:0, offsets") as told:
+        with pytest.raises(headrace.BadBatch, match="damaged batch a:0, offsets") as told:
             read.extend(record.offset for record in stream.read(0))
         assert (told.value.stream, told.value.shard, told.value.end) == ("a", 0, end)
         assert told.value.start in (start, end - 1)
         assert read == list(range(start))
         assert [r.offset for r in stream.read(0, end)] == list(range(end, 92))
         assert len(list(stream.read(1))) == 92
-        with pytest.raises(penstock.BadBatch):
+        with pytest.raises(headrace.BadBatch):
             stream.read_arrow(0).read_all()
 
 
@@ -78,8 +78,8 @@ def test_a_batch_under_another_shards_key_is_refused(directory: Path) -> None:
         own, other = behind.batch_keys(txn, 1, 0), behind.batch_keys(txn, 1, 1)
         txn.put(own[2], txn.get(other[2]))
     with (
-        penstock.open(directory) as hub,
-        pytest.raises(penstock.BadBatch, match="belongs elsewhere"),
+        headrace.open(directory) as hub,
+        pytest.raises(headrace.BadBatch, match="belongs elsewhere"),
     ):
         list(hub.stream("a").read(0))
 
@@ -91,7 +91,7 @@ def test_a_checksum_that_leaves_out_the_key_is_refused(directory: Path) -> None:
         head, payload = value[: batches.HEADER.size - 4], value[batches.HEADER.size :]
         keyless = zlib.crc32(head, zlib.crc32(payload)).to_bytes(4, "little")
         txn.put(key, head + keyless + payload)
-    with penstock.open(directory) as hub, pytest.raises(penstock.BadBatch, match="checksum"):
+    with headrace.open(directory) as hub, pytest.raises(headrace.BadBatch, match="checksum"):
         list(hub.stream("a").read(0))
 
 
@@ -102,9 +102,9 @@ def test_a_missing_batch_is_noticed(directory: Path, missing: int) -> None:
         end = batches.place_of(keys[missing])[2]
         start = batches.place_of(keys[missing - 1])[2] if missing else 0
         txn.delete(keys[missing])
-    with penstock.open(directory) as hub:
+    with headrace.open(directory) as hub:
         stream = hub.stream("a")
-        with pytest.raises(penstock.BadBatch, match="missing") as told:
+        with pytest.raises(headrace.BadBatch, match="missing") as told:
             list(stream.read(0))
         assert (told.value.start, told.value.end) == (start, end)
         assert [r.offset for r in stream.read(0, end)] == list(range(end, 92))
@@ -113,18 +113,18 @@ def test_a_missing_batch_is_noticed(directory: Path, missing: int) -> None:
 def test_a_damaged_last_batch_refuses_appends_behind_it(directory: Path) -> None:
     with behind.store(directory) as txn:
         txn.put(behind.batch_keys(txn, 1, 0)[-1], b"nonsense")
-    with penstock.open(directory) as hub:
+    with headrace.open(directory) as hub:
         stream = hub.stream("a")
-        with pytest.raises(penstock.BadBatch, match="offsets 91 to 91"):
+        with pytest.raises(headrace.BadBatch, match="offsets 91 to 91"):
             stream.append(b"x", shard=0)
         assert stream.append(b"x", shard=1).offset == 92
 
 
 def test_a_damaged_small_row_refuses_the_hub(directory: Path) -> None:
-    from penstock.backends.lmdb import rows
+    from headrace.backends.lmdb import rows
 
     with behind.store(directory) as txn:
         key = rows.shard_key(1, 1)
         txn.put(key, _flipped(bytes(txn.get(key)), 15))
-    with pytest.raises(penstock.BadStored, match="checksum"):
-        penstock.open(directory)
+    with pytest.raises(headrace.BadStored, match="checksum"):
+        headrace.open(directory)

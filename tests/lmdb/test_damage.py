@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-import penstock
-from penstock.backends.lmdb import files, rows
-from penstock.backends.lmdb.metas import HEAD_BYTES, PAGE_HEADER, metas
-from penstock.testing.faults import damage
-from penstock.testing.faults.children import Child, seed
+import headrace
+from headrace.backends.lmdb import files, rows
+from headrace.backends.lmdb.metas import HEAD_BYTES, PAGE_HEADER, metas
+from headrace.testing.faults import damage
+from headrace.testing.faults.children import Child, seed
 
 IMAGES = 500
 OPEN = (
-    "import penstock, sys\n"
-    "from penstock.backends.lmdb import structure\n"
+    "import headrace, sys\n"
+    "from headrace.backends.lmdb import structure\n"
     "if sys.argv[2] == 'trusting': structure.check = lambda data, transaction: True\n"
-    "hub = penstock.open(sys.argv[1])\n"
+    "hub = headrace.open(sys.argv[1])\n"
     "print(len([1 for name in ('faults/single', 'faults/many') for shard in (0, 1)\n"
     "          for record in hub.stream(name).read(shard)]))\n"
 )
@@ -66,8 +66,8 @@ def test_a_damaged_tree_page_is_refused_where_it_would_kill_the_process(made: Pa
     (made / "data.mdb").write_bytes(data)
     with Child(["-c", OPEN, str(made), "trusting"]) as child:
         assert child.ended() < 0
-    with pytest.raises(penstock.Damaged, match="restore the hub from a copy"):
-        penstock.open(made)
+    with pytest.raises(headrace.Damaged, match="restore the hub from a copy"):
+        headrace.open(made)
 
 
 @pytest.mark.slow
@@ -81,8 +81,8 @@ def test_every_flip_in_the_number_of_an_index_page_is_refused_lest_the_last_comm
             data = bytearray(whole)
             data[page + TRANSACTION_AT + bit // 8] ^= 1 << bit % 8
             (made / "data.mdb").write_bytes(data)
-            with pytest.raises(penstock.Damaged, match="index page"):
-                penstock.open(made)
+            with pytest.raises(headrace.Damaged, match="index page"):
+                headrace.open(made)
 
 
 def test_a_stream_whose_name_row_is_damaged_is_not_taken_for_unknown(made: Path) -> None:
@@ -96,27 +96,27 @@ def test_a_stream_whose_name_row_is_damaged_is_not_taken_for_unknown(made: Path)
         at = data.find(key, at + 1)
     assert changed
     (made / "data.mdb").write_bytes(data)
-    with pytest.raises(penstock.Damaged):
-        penstock.open(made)
+    with pytest.raises(headrace.Damaged):
+        headrace.open(made)
 
 
 def test_any_cut_of_the_file_is_refused_before_it_is_mapped(made: Path) -> None:
     whole = (made / "data.mdb").read_bytes()
     for size in range(1, len(whole), max(len(whole) // 25, 1)):
         (made / "data.mdb").write_bytes(whole[:size])
-        with pytest.raises((penstock.Damaged, penstock.Refused)):
+        with pytest.raises((headrace.Damaged, headrace.Refused)):
             files.check_data_file(made / "data.mdb")
     (made / "data.mdb").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(penstock.TruncatedStore, match="cut short"):
-        penstock.open(made)
+    with pytest.raises(headrace.TruncatedStore, match="cut short"):
+        headrace.open(made)
 
 
 def test_a_whole_hub_passes_the_check_after_all_kinds_of_use(made: Path) -> None:
-    with penstock.open(made) as hub:
+    with headrace.open(made) as hub:
         stream = hub.stream(damage.MANY)
         for number in range(30):
             stream.append(b"x" * (number * 300), shard=0)
         stream.trim(0, 200)
         hub.delete_stream(damage.SINGLE)
-    with penstock.open(made) as hub:
+    with headrace.open(made) as hub:
         assert [info.name for info in hub.streams()] == [damage.MANY]

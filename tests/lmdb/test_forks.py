@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from penstock.testing.faults.children import Child, until
+from headrace.testing.faults.children import Child, until
 
 FORK = """
 import os, sys, warnings
-import penstock
+import headrace
 warnings.simplefilter("ignore", DeprecationWarning)
-hub = penstock.open(sys.argv[1])
+hub = headrace.open(sys.argv[1])
 stream = hub.create_stream("a", shards=1)
 stream.append(b"parent")
 child = os.fork()
@@ -20,9 +20,9 @@ if child == 0:
         try:
             use()
             os._exit(1)
-        except penstock.ForkedHandle as why:
+        except headrace.ForkedHandle as why:
             assert str(os.getppid()) in str(why), why
-    again = penstock.open(sys.argv[1])
+    again = headrace.open(sys.argv[1])
     again.stream("a").append(b"child")
     assert b"child" in [record.data for record in again.stream("a").read(0)]
     hub.close()
@@ -42,8 +42,8 @@ print(len(read))
 HOLD = """
 import os, sys, time, warnings
 from pathlib import Path
-import penstock
-from penstock.backends.lmdb.backend import LmdbBackend
+import headrace
+from headrace.backends.lmdb.backend import LmdbBackend
 warnings.simplefilter("ignore", DeprecationWarning)
 backend = LmdbBackend(Path(sys.argv[1]))
 assert backend._shared._maintenance._chosen()
@@ -60,7 +60,7 @@ def test_an_inherited_hub_is_refused_and_the_path_opens_again_in_the_child(tmp_p
 
 
 def test_a_forked_child_does_not_keep_the_packers_lock_of_its_dead_parent(tmp_path: Path) -> None:
-    from penstock.backends.lmdb.backend import LmdbBackend
+    from headrace.backends.lmdb.backend import LmdbBackend
 
     with Child(["-c", HOLD, str(tmp_path / "hub")]) as child:
         assert child.line() == "alive"

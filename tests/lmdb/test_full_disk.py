@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import pytest
 
-import penstock
-from penstock.backends.lmdb.backend import LmdbBackend
-from penstock.testing.faults.children import Child, until
+import headrace
+from headrace.backends.lmdb.backend import LmdbBackend
+from headrace.testing.faults.children import Child, until
 
 DISK_BYTES = 2 * 2**20
 
@@ -63,7 +63,7 @@ def _fill(ballast: Path) -> None:
 
 
 def test_a_full_disk_loses_nothing_and_takes_writes_again_when_there_is_room(disk: Disk) -> None:
-    with penstock.open(disk.hub) as hub:
+    with headrace.open(disk.hub) as hub:
         stream = hub.create_stream("a", shards=1)
         acknowledged = [stream.append(b"%d" % n * 100).offset for n in range(20)]
         disk.fill()
@@ -71,37 +71,37 @@ def test_a_full_disk_loses_nothing_and_takes_writes_again_when_there_is_room(dis
         for number in range(40):
             try:
                 acknowledged.append(stream.append(b"%d" % number * 2_000).offset)
-            except (penstock.DiskFull, penstock.NotDurable):
+            except (headrace.DiskFull, headrace.NotDurable):
                 refused += 1
         assert refused > 0
         assert [record.offset for record in stream.read(0)] == acknowledged
         disk.free()
         acknowledged.append(stream.append(b"room again" * 1_000).offset)
         assert [record.offset for record in stream.read(0)] == acknowledged
-    with penstock.open(disk.hub) as hub:
+    with headrace.open(disk.hub) as hub:
         assert [record.offset for record in hub.stream("a").read(0)] == acknowledged
 
 
 def test_a_hub_on_a_full_disk_can_be_opened_and_read(disk: Disk) -> None:
-    with penstock.open(disk.hub) as hub:
+    with headrace.open(disk.hub) as hub:
         hub.create_stream("a", shards=1).append(b"1")
     (disk.hub / "writer").unlink()
     disk.fill()
-    with penstock.open(disk.hub) as hub:
+    with headrace.open(disk.hub) as hub:
         assert [record.data for record in hub.stream("a").read(0)] == [b"1"]
         stream = hub.stream("a")
-        with pytest.raises((penstock.DiskFull, penstock.NotDurable)):
+        with pytest.raises((headrace.DiskFull, headrace.NotDurable)):
             stream.append_many([(b"x" * 100_000, None)] * 20, shard=0)
     disk.free()
 
 
 @pytest.mark.parametrize(
-    ("action", "error"), [("enospc", penstock.DiskFull), ("eio", penstock.NotDurable)]
+    ("action", "error"), [("enospc", headrace.DiskFull), ("eio", headrace.NotDurable)]
 )
 def test_an_error_before_the_commit_writes_nothing_and_the_next_append_works(
     tmp_path: Path, arm: Callable[[str], None], action: str, error: type[Exception]
 ) -> None:
-    with penstock.open(tmp_path / "hub") as hub:
+    with headrace.open(tmp_path / "hub") as hub:
         stream = hub.create_stream("a", shards=1)
         arm(f"write.before-commit:{action}@1")
         with pytest.raises(error, match="reading goes on"):
@@ -143,16 +143,16 @@ ssize_t pwrite64(int fd, const void *b, size_t n, off_t at) {
 """
 
 FAILING = (
-    "import penstock, sys\n"
+    "import headrace, sys\n"
     "from pathlib import Path\n"
-    "hub = penstock.open(sys.argv[1])\n"
+    "hub = headrace.open(sys.argv[1])\n"
     "stream = hub.create_stream('a', shards=1)\n"
     "stream.append(b'0', producer='p', producer_seq=0)\n"
     "flag = Path(sys.argv[2]); flag.touch()\n"
     "try:\n"
     "    stream.append(b'1', producer='p', producer_seq=1)\n"
     "    print('acknowledged')\n"
-    "except penstock.PenstockError as why:\n"
+    "except headrace.HeadraceError as why:\n"
     "    print(type(why).__name__)\n"
     "flag.unlink()\n"
     "read = lambda: ' '.join(record.data.decode() for record in stream.read(0))\n"
@@ -192,14 +192,14 @@ def test_an_environment_that_cannot_be_opened_again_at_once_is_by_the_next_write
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend = LmdbBackend(tmp_path / "hub", maintain=False)
-    hub = penstock.Hub(backend)
+    hub = headrace.Hub(backend)
     stream = hub.create_stream("a", shards=1)
     stream.append(b"0")
     environment = backend._environment
     monkeypatch.setattr(environment, "_open_files", _failing)
     with pytest.raises(OSError, match="still broken"):
         environment.reopen()
-    with pytest.raises(penstock.PenstockError):
+    with pytest.raises(headrace.HeadraceError):
         list(stream.read(0))
     monkeypatch.undo()
     assert stream.append(b"1").offset == 1

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-import penstock
-from penstock.testing.faults.children import Child, until
+import headrace
+from headrace.testing.faults.children import Child, until
 
 LATE = (
-    "import penstock, sys\n"
-    "stream = penstock.open(sys.argv[1]).stream('a')\n"
+    "import headrace, sys\n"
+    "stream = headrace.open(sys.argv[1]).stream('a')\n"
     "try:\n"
     "    stream.append(b'late')\n"
     "    print('written')\n"
-    "except penstock.StoreGone:\n"
+    "except headrace.StoreGone:\n"
     "    print('gone')\n"
 )
 
@@ -42,17 +42,17 @@ def _delete_lock_file(directory: Path) -> None:
 def test_a_hub_that_is_gone_refuses_writes_at_once_and_reads_soon(
     tmp_path: Path, vanish: Callable[[Path], None]
 ) -> None:
-    hub = penstock.open(tmp_path / "hub")
+    hub = headrace.open(tmp_path / "hub")
     stream = hub.create_stream("a", shards=1)
     stream.append(b"1")
     vanish(tmp_path / "hub")
-    with pytest.raises(penstock.StoreGone, match="deleted or replaced"):
+    with pytest.raises(headrace.StoreGone, match="deleted or replaced"):
         stream.append(b"2")
 
     def refused() -> bool:
         try:
             list(stream.read(0))
-        except penstock.StoreGone:
+        except headrace.StoreGone:
             return True
         return False
 
@@ -63,15 +63,15 @@ def test_a_hub_that_is_gone_refuses_writes_at_once_and_reads_soon(
 def test_a_replaced_hub_opens_again_in_the_same_process_beside_the_old_handle(
     tmp_path: Path,
 ) -> None:
-    old = penstock.open(tmp_path / "hub")
+    old = headrace.open(tmp_path / "hub")
     old.create_stream("a", shards=1).append(b"1")
     _replace(tmp_path / "hub")
-    new = penstock.open(tmp_path / "hub")
+    new = headrace.open(tmp_path / "hub")
     new.stream("a").append(b"2")
-    with pytest.raises(penstock.PenstockError):
+    with pytest.raises(headrace.HeadraceError):
         old.stream("a")
     old.close()
-    third = penstock.open(tmp_path / "hub")
+    third = headrace.open(tmp_path / "hub")
     third.stream("a").append(b"3")
     assert [record.data for record in new.stream("a").read(0)] == [b"1", b"2", b"3"]
     third.close()
@@ -79,12 +79,12 @@ def test_a_replaced_hub_opens_again_in_the_same_process_beside_the_old_handle(
 
 
 def test_two_processes_with_different_lock_files_never_both_write(tmp_path: Path) -> None:
-    with penstock.open(tmp_path / "hub") as hub:
+    with headrace.open(tmp_path / "hub") as hub:
         hub.create_stream("a", shards=1)
     with Child(["-c", LATE, str(tmp_path / "hub")], fail="write.locked:stop@1") as late:
         until(late.stopped, "the first process holds the lock")
         _delete_lock_file(tmp_path / "hub")
-        with penstock.open(tmp_path / "hub") as hub:
+        with headrace.open(tmp_path / "hub") as hub:
             hub.stream("a").append(b"mine")
             late.process.send_signal(18)
             assert late.line() == "gone"

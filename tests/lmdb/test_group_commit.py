@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-import penstock
-from penstock.backends.lmdb import writer
-from penstock.backends.lmdb.writer import Writer
-from penstock.codec import registry
-from penstock.core.batch import COMMIT_BYTES_MAX
-from penstock.testing.faults import behind
-from penstock.testing.faults.children import until
+import headrace
+from headrace.backends.lmdb import writer
+from headrace.backends.lmdb.writer import Writer
+from headrace.codec import registry
+from headrace.core.batch import COMMIT_BYTES_MAX
+from headrace.testing.faults import behind
+from headrace.testing.faults.children import until
 
 Arm = Callable[[str], None]
 
@@ -39,7 +39,7 @@ def _together(works: list[Callable[[], object]]) -> list[object]:
 
 
 def test_appends_of_several_threads_share_transactions(tmp_path: Path, arm: Arm) -> None:
-    with penstock.open(tmp_path / "hub") as hub:
+    with headrace.open(tmp_path / "hub") as hub:
         stream = hub.create_stream("a", shards=1)
         before = hub.describe()["transactions"]
         # While the first commit takes its time, the others gather.
@@ -51,7 +51,7 @@ def test_appends_of_several_threads_share_transactions(tmp_path: Path, arm: Arm)
 
 
 def test_every_thread_gets_its_own_offset_and_its_own_order(tmp_path: Path) -> None:
-    with penstock.open(tmp_path / "hub") as hub:
+    with headrace.open(tmp_path / "hub") as hub:
         stream = hub.create_stream("a", shards=1)
 
         def append(name: int) -> list[int]:
@@ -66,7 +66,7 @@ def test_every_thread_gets_its_own_offset_and_its_own_order(tmp_path: Path) -> N
 def test_a_refused_request_does_not_disturb_the_others_of_its_group(
     tmp_path: Path, arm: Arm
 ) -> None:
-    with penstock.open(tmp_path / "hub") as hub:
+    with headrace.open(tmp_path / "hub") as hub:
         stream, gone = hub.create_stream("a", shards=1), hub.create_stream("b", shards=1)
         hub.delete_stream("b")
         arm("write.locked:sleep=0.3@1")
@@ -81,16 +81,16 @@ def test_a_refused_request_does_not_disturb_the_others_of_its_group(
 def test_an_append_to_several_shards_of_which_one_is_damaged_leaves_nothing_behind(
     tmp_path: Path,
 ) -> None:
-    with penstock.open(tmp_path / "hub") as hub:
+    with headrace.open(tmp_path / "hub") as hub:
         stream = hub.create_stream("a", shards=2)
         stream.append(b"0", shard=0)
         stream.append(b"1", shard=1)
     with behind.store(tmp_path / "hub") as txn:
         for key in behind.batch_keys(txn, stream.info.id, 1):
             txn.put(key, b"nonsense")
-    with penstock.open(tmp_path / "hub") as hub:
+    with headrace.open(tmp_path / "hub") as hub:
         stream = hub.stream("a")
-        with pytest.raises(penstock.BadBatch):
+        with pytest.raises(headrace.BadBatch):
             stream.append_many([(b"%d" % n, b"k%d" % n) for n in range(20)])
         assert stream.bounds(0) == (0, 1)
         assert stream.append(b"more", shard=0).offset == 1
@@ -107,7 +107,7 @@ def test_a_transaction_never_holds_more_than_its_bound(
         sizes.append(sum(request.nbytes for request in group))
 
     monkeypatch.setattr(Writer, "_gather", watched)
-    with penstock.open(tmp_path / "hub") as hub:
+    with headrace.open(tmp_path / "hub") as hub:
         stream = hub.create_stream("a", shards=1)
         _together([lambda: stream.append(b"x" * 2**20)] * 24)
         assert len(list(stream.read(0))) == 24
@@ -136,17 +136,17 @@ def test_no_user_code_runs_inside_a_write_transaction(
             yield number, str(number)
 
     monkeypatch.setattr(registry, "_codecs", dict(registry._codecs))
-    penstock.register_codec(Telling())
-    with penstock.open(tmp_path / "hub") as hub:
+    headrace.register_codec(Telling())
+    with headrace.open(tmp_path / "hub") as hub:
         stream = hub.create_stream("a", shards=1, codec="telling")
         stream.append(1)
         stream.append_many(pairs())
     assert len(seen) == 41
-    assert "penstock-writer" not in seen
+    assert "headrace-writer" not in seen
 
 
 def test_an_interrupted_caller_leaves_the_writer_working(tmp_path: Path, arm: Arm) -> None:
-    with penstock.open(tmp_path / "hub") as hub:
+    with headrace.open(tmp_path / "hub") as hub:
         stream = hub.create_stream("a", shards=1)
         arm("write.before-commit:raise@1")
         with pytest.raises(Exception, match=r"write\.before-commit"):
@@ -156,7 +156,7 @@ def test_an_interrupted_caller_leaves_the_writer_working(tmp_path: Path, arm: Ar
 
 def test_a_hub_being_closed_answers_every_write_that_was_asked_for(tmp_path: Path) -> None:
     assert writer.CLOSE_S < writer.WRITE_TIMEOUT_S
-    hub = penstock.open(tmp_path / "hub")
+    hub = headrace.open(tmp_path / "hub")
     stream = hub.create_stream("a", shards=1)
     done: list[str] = []
 
@@ -165,7 +165,7 @@ def test_a_hub_being_closed_answers_every_write_that_was_asked_for(tmp_path: Pat
             while True:
                 stream.append(b"x")
                 done.append("x")
-        except penstock.Closed:
+        except headrace.Closed:
             done.append("closed")
 
     threads = [threading.Thread(target=append) for _ in range(4)]
@@ -176,5 +176,5 @@ def test_a_hub_being_closed_answers_every_write_that_was_asked_for(tmp_path: Pat
     for thread in threads:
         thread.join(5)
     assert done.count("closed") == 4
-    with penstock.open(tmp_path / "hub") as hub:
+    with headrace.open(tmp_path / "hub") as hub:
         assert len(list(hub.stream("a").read(0))) == done.count("x")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-import penstock
-from penstock.testing.faults.children import Child, seed
-from penstock.testing.faults.killing import STREAM, Writers, acks_of
+import headrace
+from headrace.testing.faults.children import Child, seed
+from headrace.testing.faults.killing import STREAM, Writers, acks_of
 
 KILLS = 50
 WRITER_POINTS = [
@@ -43,7 +43,7 @@ def test_fifty_killed_writers_lose_nothing_that_was_acknowledged(tmp_path: Path)
 def test_a_writer_killed_at_a_named_place_leaves_no_gap_and_nothing_twice(
     tmp_path: Path, point: str, writer: str
 ) -> None:
-    with penstock.open(tmp_path / "hub") as hub:
+    with headrace.open(tmp_path / "hub") as hub:
         hub.create_stream(STREAM, shards=2)
     writers = Writers(tmp_path / "hub", tmp_path, [writer])
     # The first write of each is the refused creation of the stream.
@@ -71,10 +71,10 @@ def test_the_next_writer_goes_on_while_others_were_killed_holding_the_lock(tmp_p
 
 
 def test_a_process_killed_while_it_makes_a_hub_leaves_a_place_for_one(tmp_path: Path) -> None:
-    make = "import penstock, sys; penstock.open(sys.argv[1]).create_stream('a', shards=1)"
+    make = "import headrace, sys; headrace.open(sys.argv[1]).create_stream('a', shards=1)"
     with Child(["-c", make, str(tmp_path / "hub")], fail="open.before-create:kill") as child:
         assert child.ended() == -9
-    with penstock.open(tmp_path / "hub") as hub:
+    with headrace.open(tmp_path / "hub") as hub:
         hub.create_stream("a", shards=1).append(b"1")
         assert [record.data for record in hub.stream("a").read(0)] == [b"1"]
 
@@ -82,38 +82,38 @@ def test_a_process_killed_while_it_makes_a_hub_leaves_a_place_for_one(tmp_path: 
 def test_a_trim_killed_halfway_shows_no_trimmed_record_and_is_finished_by_the_next(
     tmp_path: Path,
 ) -> None:
-    with penstock.open(tmp_path / "hub") as hub:
+    with headrace.open(tmp_path / "hub") as hub:
         stream = hub.create_stream("a", shards=1)
         for number in range(20):
             stream.append(b"%d" % number)
-    trim = "import penstock, sys; penstock.open(sys.argv[1]).stream('a').trim(0, 10)"
+    trim = "import headrace, sys; headrace.open(sys.argv[1]).stream('a').trim(0, 10)"
     with Child(["-c", trim, str(tmp_path / "hub")], fail="trim.between:kill") as child:
         assert child.ended() == -9
-    with penstock.open(tmp_path / "hub") as hub:
+    with headrace.open(tmp_path / "hub") as hub:
         stream = hub.stream("a")
         assert stream.bounds(0) == (10, 20)
-        with pytest.raises(penstock.OffsetOutOfRange, match="first kept offset 10"):
+        with pytest.raises(headrace.OffsetOutOfRange, match="first kept offset 10"):
             list(stream.read(0, 9))
         stream.trim(0, 12)
         assert [record.offset for record in stream.read(0)] == list(range(12, 20))
 
 
 def test_a_packer_killed_before_it_swaps_leaves_the_small_batches(tmp_path: Path) -> None:
-    with penstock.open(tmp_path / "hub") as hub:
+    with headrace.open(tmp_path / "hub") as hub:
         stream = hub.create_stream("a", shards=1)
         for number in range(30):
             stream.append(b"%d" % number + b" " * 10_000)
     pack = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from penstock.backends.lmdb.backend import LmdbBackend\n"
-        "from penstock.backends.lmdb.maintenance import Maintenance\n"
+        "from headrace.backends.lmdb.backend import LmdbBackend\n"
+        "from headrace.backends.lmdb.maintenance import Maintenance\n"
         "backend = LmdbBackend(Path(sys.argv[1]), maintain=False)\n"
         "Maintenance(backend._environment, backend._write).round(0)\n"
     )
     with Child(["-c", pack, str(tmp_path / "hub")], fail="pack.before-swap:kill") as child:
         assert child.ended() == -9
-    with penstock.open(tmp_path / "hub") as hub:
+    with headrace.open(tmp_path / "hub") as hub:
         read = [(record.data or b"").strip() for record in hub.stream("a").read(0)]
         assert read == [b"%d" % number for number in range(30)]
 

@@ -13,18 +13,18 @@ from pathlib import Path
 
 import pytest
 
-import penstock
-from penstock.backends.lmdb.files import MEMBERS
-from penstock.backends.lmdb.liveness import FileLiveness
-from penstock.testing.contracts.consuming import filled, taken
-from penstock.testing.faults.children import Child, until
+import headrace
+from headrace.backends.lmdb.files import MEMBERS
+from headrace.backends.lmdb.liveness import FileLiveness
+from headrace.testing.contracts.consuming import filled, taken
+from headrace.testing.faults.children import Child, until
 
 WHO = ("billing", "ann", 1)
 
 BEAT = """
 import sys
 from pathlib import Path
-from penstock.backends.lmdb.liveness import FileLiveness
+from headrace.backends.lmdb.liveness import FileLiveness
 liveness = FileLiveness(Path(sys.argv[1]))
 liveness.beat("billing", "ann", 1, 7)
 print("beaten", flush=True)
@@ -34,7 +34,7 @@ sys.stdin.readline()
 PROBE = """
 import sys, time
 from pathlib import Path
-from penstock.backends.lmdb.liveness import FileLiveness
+from headrace.backends.lmdb.liveness import FileLiveness
 liveness = FileLiveness(Path(sys.argv[1]))
 print("ready", flush=True)
 looks, end = 0, time.monotonic() + 0.6
@@ -146,7 +146,7 @@ def test_probes_never_make_a_living_member_look_dead(directory: Path, taken_away
 
 
 def test_files_go_with_their_members(tmp_path: Path) -> None:
-    with penstock.open(tmp_path / "hub") as hub:
+    with headrace.open(tmp_path / "hub") as hub:
         filled(hub, "orders", shards=2, each=1)
         members = tmp_path / "hub" / MEMBERS
         settings = {"group": "billing", "session": "3s", "heartbeat": "200ms"}
@@ -155,8 +155,8 @@ def test_files_go_with_their_members(tmp_path: Path) -> None:
             assert consumer.read(timeout="1ms") is None
             assert len(list(members.iterdir())) == 1
             join = (
-                "import penstock, sys\n"
-                "hub = penstock.open(sys.argv[1])\n"
+                "import headrace, sys\n"
+                "hub = headrace.open(sys.argv[1])\n"
                 "consumer = hub.consumer('orders', group='billing', session=3, heartbeat=0.2)\n"
                 "print('joined', flush=True)\n"
                 "sys.stdin.readline()\n"
@@ -184,7 +184,7 @@ def test_a_full_disk_does_not_stop_a_member_that_is_there(tmp_path: Path) -> Non
                 pytest.raises(OSError, match="No space left"),
             ):
                 ballast.writelines([b"\0" * 4096] * 1000)
-            with pytest.raises(penstock.DiskFull):
+            with pytest.raises(headrace.DiskFull):
                 own.beat("billing", "late", 1, 1)
         for beat in range(2, 50):
             own.beat(*WHO, beat)
@@ -198,8 +198,8 @@ def test_a_full_disk_does_not_stop_a_member_that_is_there(tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_nobody_is_evicted_while_a_stopped_process_holds_the_write_lock(tmp_path: Path) -> None:
-    append = "import penstock, sys\npenstock.open(sys.argv[1]).stream('orders').append(b'x')\n"
-    with penstock.open(tmp_path / "hub") as hub:
+    append = "import headrace, sys\nheadrace.open(sys.argv[1]).stream('orders').append(b'x')\n"
+    with headrace.open(tmp_path / "hub") as hub:
         filled(hub, "orders", shards=2, each=500)
         settings = {"group": "billing", "session": "800ms", "heartbeat": "200ms"}
         with (
@@ -231,7 +231,7 @@ def test_nobody_is_evicted_while_a_stopped_process_holds_the_write_lock(tmp_path
 FORK = """
 import os, sys, signal, warnings
 from pathlib import Path
-from penstock.backends.lmdb.liveness import FileLiveness
+from headrace.backends.lmdb.liveness import FileLiveness
 warnings.simplefilter("ignore", DeprecationWarning)
 liveness = FileLiveness(Path(sys.argv[1]))
 liveness.beat("billing", "ann", 1, 7)
@@ -265,6 +265,6 @@ def test_a_lock_belongs_to_the_parent_alone(directory: Path) -> None:
 
 
 def test_loading_the_package_does_not_touch_signals_or_forks() -> None:
-    look = "import penstock, signal; print(signal.getsignal(signal.SIGTERM) == signal.SIG_DFL)"
+    look = "import headrace, signal; print(signal.getsignal(signal.SIGTERM) == signal.SIG_DFL)"
     done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
     assert done.stdout == "True\n"

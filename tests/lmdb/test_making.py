@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-import penstock
-from penstock.testing.faults.children import Child
+import headrace
+from headrace.testing.faults.children import Child
 
 ROUNDS, PROCESSES = 30, 8
 MAKE = (
-    "import penstock, sys\n"
+    "import headrace, sys\n"
     "print('ready', flush=True)\n"
     "for line in sys.stdin:\n"
-    "    with penstock.open(line.strip()) as hub:\n"
+    "    with headrace.open(line.strip()) as hub:\n"
     "        hub.create_stream('a', shards=1, exist_ok=True).append(b'1')\n"
     "        print(hub.describe()['store'], flush=True)\n"
 )
@@ -34,7 +34,7 @@ def test_eight_processes_that_make_one_hub_at_once_agree_on_it(tmp_path: Path) -
             for child in children:
                 child.tell(str(place))
             assert len({child.line() for child in children}) == 1
-            with penstock.open(place) as hub:
+            with headrace.open(place) as hub:
                 assert len(list(hub.stream("a").read(0))) == PROCESSES
     finally:
         for child in children:
@@ -45,7 +45,7 @@ def test_eight_processes_that_make_one_hub_at_once_agree_on_it(tmp_path: Path) -
 def test_a_hub_is_nobody_elses_business_whatever_the_umask(tmp_path: Path, umask: int) -> None:
     before = os.umask(umask)
     try:
-        with penstock.open(tmp_path / "hub") as hub:
+        with headrace.open(tmp_path / "hub") as hub:
             hub.create_stream("a", shards=1).append(b"1")
     finally:
         os.umask(before)
@@ -64,14 +64,14 @@ def test_nothing_of_ours_opens_lmdbs_lock_file(tmp_path: Path) -> None:
             seen.append(str(given[0]))
 
     sys.addaudithook(watch)
-    with penstock.open(tmp_path / "hub") as hub:
+    with headrace.open(tmp_path / "hub") as hub:
         stream = hub.create_stream("a", shards=1)
         stream.append(b"1")
         list(stream.read(0))
         stream.trim(0, 1)
         hub.describe()
         hub.delete_stream("a")
-    with penstock.open(tmp_path / "hub"):
+    with headrace.open(tmp_path / "hub"):
         pass
     watching = False
     assert any(path.endswith("data.mdb") for path in seen)
@@ -80,12 +80,12 @@ def test_nothing_of_ours_opens_lmdbs_lock_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("shards", [1_000, 10_000])
 def test_a_stream_of_very_many_shards_works(tmp_path: Path, shards: int) -> None:
-    with penstock.open(tmp_path / "hub") as hub:
+    with headrace.open(tmp_path / "hub") as hub:
         stream = hub.create_stream("a", shards=shards)
         ids = stream.append_many([(b"%d" % n, b"k%d" % n) for n in range(2_000)])
         stream.append(b"last", shard=shards - 1)
         assert len({placed.shard for placed in ids}) > shards / 10
-    with penstock.open(tmp_path / "hub") as hub:
+    with headrace.open(tmp_path / "hub") as hub:
         stream = hub.stream("a")
         assert stream.shards == shards
         assert list(stream.read(shards - 1))[-1].data == b"last"

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-import penstock
-from penstock.backends.lmdb import environment, structure
-from penstock.backends.lmdb.backend import LmdbBackend
-from penstock.testing.faults.children import Child, until
+import headrace
+from headrace.backends.lmdb import environment, structure
+from headrace.backends.lmdb.backend import LmdbBackend
+from headrace.testing.faults.children import Child, until
 
 GROW = (
-    "import penstock, sys\n"
-    "hub = penstock.open(sys.argv[1], map_size='1MiB')\n"
+    "import headrace, sys\n"
+    "hub = headrace.open(sys.argv[1], map_size='1MiB')\n"
     "stream = hub.stream('a')\n"
     "for number in range(int(sys.argv[3])):\n"
     "    stream.append(b'%s %d ' % (sys.argv[2].encode(), number) + b'x' * 8_000, shard=0)\n"
@@ -33,7 +33,7 @@ READ = (
 
 
 def test_a_full_map_grows_without_the_writer_or_its_readers_noticing(tmp_path: Path) -> None:
-    with penstock.open(tmp_path / "hub", map_size="1MiB") as hub:
+    with headrace.open(tmp_path / "hub", map_size="1MiB") as hub:
         stream = hub.create_stream("a", shards=1)
         done = threading.Event()
         wrong: list[BaseException] = []
@@ -61,7 +61,7 @@ def test_a_full_map_grows_without_the_writer_or_its_readers_noticing(tmp_path: P
 def test_a_hub_is_opened_while_another_process_grows_its_map(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with penstock.open(tmp_path / "hub", map_size="1MiB") as hub:
+    with headrace.open(tmp_path / "hub", map_size="1MiB") as hub:
         hub.create_stream("a", shards=1)
     looked_at = structure.check
 
@@ -73,14 +73,14 @@ def test_a_hub_is_opened_while_another_process_grows_its_map(
         return sound
 
     monkeypatch.setattr(structure, "check", grown_meanwhile)
-    with penstock.open(tmp_path / "hub", map_size="1MiB") as hub:
+    with headrace.open(tmp_path / "hub", map_size="1MiB") as hub:
         assert hub.stream("a").bounds(0).end == 300
 
 
 @pytest.mark.slow
 def test_three_processes_that_grow_and_adopt_the_map_at_once_lose_nothing(tmp_path: Path) -> None:
     appends = 150
-    with penstock.open(tmp_path / "hub", map_size="1MiB") as hub:
+    with headrace.open(tmp_path / "hub", map_size="1MiB") as hub:
         stream = hub.create_stream("a", shards=1)
         children = [
             Child(["-c", GROW, str(tmp_path / "hub"), name, str(appends)]) for name in "xyz"
@@ -128,7 +128,7 @@ def test_slots_of_killed_readers_are_cleared_when_none_is_left(tmp_path: Path) -
 
 def _make_with_few_slots(directory: Path) -> None:
     """The table keeps the size that the first opener after this gives it: five, here."""
-    with penstock.open(directory) as hub:
+    with headrace.open(directory) as hub:
         hub.create_stream("a", shards=1)
     (directory / "lock.mdb").unlink()
 
@@ -139,13 +139,13 @@ def test_a_table_full_of_living_readers_is_told_as_busy(tmp_path: Path) -> None:
     try:
         for reader in readers:
             assert reader.line() == "reading"
-        with pytest.raises(penstock.HubBusy, match="reader slots"):
-            penstock.open(tmp_path / "hub")
+        with pytest.raises(headrace.HubBusy, match="reader slots"):
+            headrace.open(tmp_path / "hub")
     finally:
         for reader in readers:
             with reader:
                 reader.kill()
-    with penstock.open(tmp_path / "hub") as hub:
+    with headrace.open(tmp_path / "hub") as hub:
         hub.stream("a").append(b"1")
 
 
@@ -153,7 +153,7 @@ def test_the_file_stops_growing_once_a_killed_reader_is_cleared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(environment, "READER_CHECK_S", 0.05)
-    with penstock.open(tmp_path / "hub") as hub:
+    with headrace.open(tmp_path / "hub") as hub:
         stream = hub.create_stream("a", shards=1)
 
         def used_after(rounds: int) -> int:
@@ -177,8 +177,8 @@ def test_the_file_stops_growing_once_a_killed_reader_is_cleared(
 
 _LIMITED = """
 import os, resource, sys
-import penstock
-hub = penstock.open(sys.argv[1], map_size="16MiB")
+import headrace
+hub = headrace.open(sys.argv[1], map_size="16MiB")
 stream = hub.create_stream("a", shards=1)
 stream.append(b"first")
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
@@ -189,7 +189,7 @@ try:
     while True:
         stream.append(os.urandom(500_000))
         count += 1
-except penstock.HubBusy as busy:
+except headrace.HubBusy as busy:
     assert "ulimit -v" in str(busy), busy
 assert sum(1 for _ in stream.read(0, max_records=1)) == count
 assert stream.append(b"small").offset == count

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from penstock.testing.faults import fuzz
-from penstock.testing.faults.children import seed
+from headrace.testing.faults import fuzz
+from headrace.testing.faults.children import seed
 
 MUTANTS = 20_000
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.backends.lmdb.backend import LmdbBackend
-from penstock.testing.faults import power
-from penstock.testing.faults.children import seed
+from headrace.backends.lmdb.backend import LmdbBackend
+from headrace.testing.faults import power
+from headrace.testing.faults.children import seed
 
 APPENDS, IMAGES = 300, 10_000
 

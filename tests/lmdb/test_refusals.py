@@ -8,11 +8,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+import headrace
 import lmdb
-import penstock
-from penstock.backends.lmdb import files, rows
-from penstock.backends.lmdb.environment import STORE_FORMAT, Identity
-from penstock.testing.faults import behind
+from headrace.backends.lmdb import files, rows
+from headrace.backends.lmdb.environment import STORE_FORMAT, Identity
+from headrace.testing.faults import behind
 
 MOUNTS = """\
 22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
@@ -61,9 +61,9 @@ def test_a_network_file_system_is_refused_unless_it_is_asked_for(
         f"22 1 254:0 / / rw - ext4 /dev/vda rw\n30 22 0:26 / {tmp_path} rw - {kind} x"
     )
     monkeypatch.setattr(files, "MOUNTS", mounts)
-    with pytest.raises(penstock.NetworkFilesystem, match=kind):
-        penstock.open(tmp_path / "hub")
-    with penstock.open(tmp_path / "hub", any_filesystem=True) as hub:
+    with pytest.raises(headrace.NetworkFilesystem, match=kind):
+        headrace.open(tmp_path / "hub")
+    with headrace.open(tmp_path / "hub", any_filesystem=True) as hub:
         assert hub.streams() == []
 
 
@@ -74,75 +74,75 @@ def test_a_local_fuse_disk_is_not_taken_for_a_network() -> None:
 
 def test_a_directory_without_a_hub_is_refused_where_none_may_be_made(tmp_path: Path) -> None:
     for place in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(penstock.NoHub, match="no hub at"):
-            penstock.open(place, create=False)
+        with pytest.raises(headrace.NoHub, match="no hub at"):
+            headrace.open(place, create=False)
     assert not (tmp_path / "nowhere").exists()
 
 
 def test_a_file_is_refused_as_a_hub(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("hello")
-    with pytest.raises(penstock.ForeignStore, match="is a file"):
-        penstock.open(tmp_path / "file")
-    with pytest.raises(penstock.ForeignStore):
-        penstock.open(tmp_path / "file" / "below")
+    with pytest.raises(headrace.ForeignStore, match="is a file"):
+        headrace.open(tmp_path / "file")
+    with pytest.raises(headrace.ForeignStore):
+        headrace.open(tmp_path / "file" / "below")
 
 
 def test_a_directory_with_other_things_is_refused_and_left_alone(tmp_path: Path) -> None:
     (tmp_path / "photo.jpg").write_bytes(b"x")
-    with pytest.raises(penstock.ForeignStore, match=r"photo\.jpg"):
-        penstock.open(tmp_path)
+    with pytest.raises(headrace.ForeignStore, match=r"photo\.jpg"):
+        headrace.open(tmp_path)
     assert os.listdir(tmp_path) == ["photo.jpg"]
 
 
 @pytest.mark.parametrize("content", [b"hello", b"\0" * 8192, b"PK\3\4" * 4000])
 def test_a_foreign_data_file_is_refused_and_left_alone(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "data.mdb").write_bytes(content)
-    with pytest.raises(penstock.ForeignStore, match="not a file of this kind"):
-        penstock.open(tmp_path)
+    with pytest.raises(headrace.ForeignStore, match="not a file of this kind"):
+        headrace.open(tmp_path)
     assert (tmp_path / "data.mdb").read_bytes() == content
 
 
 def test_a_data_file_that_is_a_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "data.mdb").mkdir()
-    with pytest.raises(penstock.ForeignStore):
-        penstock.open(tmp_path)
+    with pytest.raises(headrace.ForeignStore):
+        headrace.open(tmp_path)
 
 
 def test_another_programs_lmdb_store_is_refused_and_left_alone(tmp_path: Path) -> None:
     with behind.store(tmp_path) as txn:
         txn.put(b"mine", b"value")
-    with pytest.raises(penstock.ForeignStore, match="not a hub's"):
-        penstock.open(tmp_path)
+    with pytest.raises(headrace.ForeignStore, match="not a hub's"):
+        headrace.open(tmp_path)
     with behind.store(tmp_path) as txn:
         assert [(bytes(k), bytes(v)) for k, v in txn.cursor()] == [(b"mine", b"value")]
 
 
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:
-    with penstock.open(tmp_path / "hub") as hub:
+    with headrace.open(tmp_path / "hub") as hub:
         hub.create_stream("a", shards=1)
     with behind.store(tmp_path / "hub") as txn:
         newer = Identity(STORE_FORMAT + 1, b"x" * 16, 0)
         packed = msgspec.msgpack.encode(newer)
-        txn.put(b"penstock", rows.sealed_row(b"penstock", packed, 1))
-    with pytest.raises(penstock.NewerFormat, match=f"format {STORE_FORMAT + 1}"):
-        penstock.open(tmp_path / "hub")
+        txn.put(b"headrace", rows.sealed_row(b"headrace", packed, 1))
+    with pytest.raises(headrace.NewerFormat, match=f"format {STORE_FORMAT + 1}"):
+        headrace.open(tmp_path / "hub")
 
 
 def test_a_damaged_identity_is_refused(tmp_path: Path) -> None:
-    with penstock.open(tmp_path / "hub"):
+    with headrace.open(tmp_path / "hub"):
         pass
     with behind.store(tmp_path / "hub") as txn:
-        txn.put(b"penstock", b"\xc1 nonsense")
-    with pytest.raises(penstock.BadStored, match="identity"):
-        penstock.open(tmp_path / "hub")
+        txn.put(b"headrace", b"\xc1 nonsense")
+    with pytest.raises(headrace.BadStored, match="identity"):
+        headrace.open(tmp_path / "hub")
 
 
 def test_a_store_in_use_by_another_library_of_this_process_is_refused(tmp_path: Path) -> None:
-    with penstock.open(tmp_path / "hub"):
+    with headrace.open(tmp_path / "hub"):
         pass
     env = lmdb.open(str(tmp_path / "hub"))
     try:
-        with pytest.raises(penstock.HubBusy):
-            penstock.open(tmp_path / "hub")
+        with pytest.raises(headrace.HubBusy):
+            headrace.open(tmp_path / "hub")
     finally:
         env.close()

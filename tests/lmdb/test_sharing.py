@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-import penstock
-from penstock.backends.lmdb.backend import LmdbBackend
+import headrace
+from headrace.backends.lmdb.backend import LmdbBackend
 
 
 def test_two_hubs_of_a_process_share_the_environment_and_closing_one_leaves_the_other(
@@ -17,7 +17,7 @@ def test_two_hubs_of_a_process_share_the_environment_and_closing_one_leaves_the_
     one = LmdbBackend(tmp_path / "hub")
     two = LmdbBackend(tmp_path / "link")
     assert one._environment is two._environment
-    first, second = penstock.Hub(one), penstock.Hub(two)
+    first, second = headrace.Hub(one), headrace.Hub(two)
     stream = first.create_stream("a", shards=1)
     stream.append(b"1")
     first.close()
@@ -25,12 +25,12 @@ def test_two_hubs_of_a_process_share_the_environment_and_closing_one_leaves_the_
     second.stream("a").append(b"2")
     assert [record.data for record in second.stream("a").read(0)] == [b"1", b"2"]
     second.close()
-    with penstock.open(tmp_path / "hub") as third:
+    with headrace.open(tmp_path / "hub") as third:
         assert len(list(third.stream("a").read(0))) == 2
 
 
 def test_a_closed_hub_says_so(tmp_path: Path) -> None:
-    hub = penstock.open(tmp_path / "hub")
+    hub = headrace.open(tmp_path / "hub")
     stream = hub.create_stream("a", shards=1)
     hub.close()
     uses = (
@@ -44,18 +44,18 @@ def test_a_closed_hub_says_so(tmp_path: Path) -> None:
         hub.describe,
     )
     for use in uses:
-        with pytest.raises(penstock.Closed, match="closed"):
+        with pytest.raises(headrace.Closed, match="closed"):
             use()
 
 
 def test_a_closed_hub_beside_an_open_one_says_so(tmp_path: Path) -> None:
-    closed, other = penstock.open(tmp_path / "hub"), penstock.open(tmp_path / "hub")
+    closed, other = headrace.open(tmp_path / "hub"), headrace.open(tmp_path / "hub")
     stream = closed.create_stream("a", shards=1)
     closed.close()
-    with pytest.raises(penstock.Closed):
+    with pytest.raises(headrace.Closed):
         stream.append(b"x")
-    with pytest.raises(penstock.Closed):
+    with pytest.raises(headrace.Closed):
         list(stream.read(0))
-    with pytest.raises(penstock.Closed):
+    with pytest.raises(headrace.Closed):
         closed.describe()
     other.close()

@@ -13,19 +13,19 @@ from pathlib import Path
 
 import pytest
 
-import penstock
-from penstock.backends.lmdb import writer
-from penstock.testing.faults.children import Child, until
+import headrace
+from headrace.backends.lmdb import writer
+from headrace.testing.faults.children import Child, until
 
 APPEND = (
-    "import penstock, sys\n"
-    "penstock.open(sys.argv[1]).stream('a').append(b'child', producer='c', producer_seq=1)\n"
+    "import headrace, sys\n"
+    "headrace.open(sys.argv[1]).stream('a').append(b'child', producer='c', producer_seq=1)\n"
     "print('done', flush=True)\n"
 )
 WAIT = (
-    "import penstock, signal, sys\n"
+    "import headrace, signal, sys\n"
     "signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))\n"
-    "stream = penstock.open(sys.argv[1]).stream('a')\n"
+    "stream = headrace.open(sys.argv[1]).stream('a')\n"
     "print('waiting', flush=True)\n"
     "stream.append(b'never')\n"
 )
@@ -33,7 +33,7 @@ WAIT = (
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    with penstock.open(tmp_path / "hub") as hub:
+    with headrace.open(tmp_path / "hub") as hub:
         hub.create_stream("a", shards=1).append(b"first")
     return tmp_path / "hub"
 
@@ -51,11 +51,11 @@ def test_waiting_for_a_stopped_writer_is_told_after_five_seconds_and_given_up_af
     directory: Path, holder: Child, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert (writer.STUCK_WARN_S, writer.WRITE_TIMEOUT_S) == (5.0, 30.0)
-    with penstock.open(directory, write_timeout="6s") as hub:
+    with headrace.open(directory, write_timeout="6s") as hub:
         began = time.monotonic()
         with (
             caplog.at_level(logging.WARNING),
-            pytest.raises(penstock.UnknownOutcome, match=f"process {holder.pid} "),
+            pytest.raises(headrace.UnknownOutcome, match=f"process {holder.pid} "),
         ):
             hub.stream("a").append(b"mine")
         assert 5.9 < time.monotonic() - began < 12
@@ -66,10 +66,10 @@ def test_waiting_for_a_stopped_writer_is_told_after_five_seconds_and_given_up_af
 def test_reading_goes_on_and_a_retry_is_not_doubled_after_the_holder_was_killed(
     directory: Path, holder: Child
 ) -> None:
-    with penstock.open(directory, write_timeout="300ms") as hub:
+    with headrace.open(directory, write_timeout="300ms") as hub:
         stream = hub.stream("a")
         for _ in range(2):
-            with pytest.raises(penstock.UnknownOutcome) as told:
+            with pytest.raises(headrace.UnknownOutcome) as told:
                 stream.append(b"mine", producer="p", producer_seq=1)
             assert told.value.withdrawn
         assert [record.data for record in stream.read(0)] == [b"first"]
@@ -82,9 +82,9 @@ def test_reading_goes_on_and_a_retry_is_not_doubled_after_the_holder_was_killed(
 
 
 def test_a_holder_that_goes_on_finishes_its_own_write_first(directory: Path, holder: Child) -> None:
-    with penstock.open(directory, write_timeout="300ms") as hub:
+    with headrace.open(directory, write_timeout="300ms") as hub:
         stream = hub.stream("a")
-        with pytest.raises(penstock.UnknownOutcome):
+        with pytest.raises(headrace.UnknownOutcome):
             stream.append(b"mine")
         holder.process.send_signal(signal.SIGCONT)
         assert holder.line() == "done"
@@ -95,13 +95,13 @@ def test_a_holder_that_goes_on_finishes_its_own_write_first(directory: Path, hol
 def test_a_write_that_was_begun_may_still_happen_and_its_retry_finds_it(
     directory: Path, arm: Callable[[str], None]
 ) -> None:
-    with penstock.open(directory, write_timeout="200ms") as hub:
+    with headrace.open(directory, write_timeout="200ms") as hub:
         stream = hub.stream("a")
         arm("write.before-commit:sleep=1@1")
-        with pytest.raises(penstock.UnknownOutcome, match="may still happen") as told:
+        with pytest.raises(headrace.UnknownOutcome, match="may still happen") as told:
             stream.append(b"mine", producer="p", producer_seq=1)
         assert not told.value.withdrawn
-    with penstock.open(directory) as hub:
+    with headrace.open(directory) as hub:
         stream = hub.stream("a")
         assert stream.append(b"mine", producer="p", producer_seq=1).offset == 1
         assert [record.data for record in stream.read(0)] == [b"first", b"mine"]
@@ -121,20 +121,20 @@ def test_a_hub_closes_although_its_writer_waits_for_a_stopped_process(
     directory: Path, holder: Child, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer, "CLOSE_S", 0.2)
-    hub = penstock.open(directory, write_timeout="200ms")
-    with pytest.raises(penstock.UnknownOutcome):
+    hub = headrace.open(directory, write_timeout="200ms")
+    with pytest.raises(headrace.UnknownOutcome):
         hub.stream("a").append(b"mine")
     began = time.monotonic()
     hub.close()
     assert time.monotonic() - began < 3
-    with pytest.raises(penstock.HubBusy):
-        penstock.open(directory)
+    with pytest.raises(headrace.HubBusy):
+        headrace.open(directory)
     holder.kill()
 
     def reopened() -> bool:
         try:
-            penstock.open(directory).close()
-        except penstock.HubBusy:
+            headrace.open(directory).close()
+        except headrace.HubBusy:
             return False
         return True
 
@@ -144,7 +144,7 @@ def test_a_hub_closes_although_its_writer_waits_for_a_stopped_process(
 def test_many_threads_that_wait_are_all_answered_when_the_holder_is_gone(
     directory: Path, holder: Child
 ) -> None:
-    with penstock.open(directory) as hub:
+    with headrace.open(directory) as hub:
         stream = hub.stream("a")
         threads = [threading.Thread(target=stream.append, args=(b"t",)) for _ in range(8)]
         for thread in threads:

@@ -8,23 +8,23 @@ from pathlib import Path
 
 import pytest
 
-import penstock
-from penstock.backends.lmdb import batch as batches
-from penstock.backends.lmdb import maintenance
-from penstock.backends.lmdb.backend import LmdbBackend
-from penstock.backends.lmdb.maintenance import Maintenance
-from penstock.testing.faults import behind
-from penstock.testing.faults.children import Child
+import headrace
+from headrace.backends.lmdb import batch as batches
+from headrace.backends.lmdb import maintenance
+from headrace.backends.lmdb.backend import LmdbBackend
+from headrace.backends.lmdb.maintenance import Maintenance
+from headrace.testing.faults import behind
+from headrace.testing.faults.children import Child
 
-OPEN = "import penstock, sys; hub = penstock.open(sys.argv[1]); hub.delete_stream('a')"
+OPEN = "import headrace, sys; hub = headrace.open(sys.argv[1]); hub.delete_stream('a')"
 
 
 @contextlib.contextmanager
-def opened(directory: Path) -> Iterator[tuple[penstock.Hub, Maintenance]]:
+def opened(directory: Path) -> Iterator[tuple[headrace.Hub, Maintenance]]:
     backend = LmdbBackend(directory, maintain=False)
     tidying = Maintenance(backend._environment, backend._write)
     try:
-        yield penstock.Hub(backend), tidying
+        yield headrace.Hub(backend), tidying
     finally:
         tidying.stop()
         backend.close()
@@ -35,7 +35,7 @@ def _stored(directory: Path, stream: int, shard: int = 0) -> int:
         return len(behind.batch_keys(txn, stream, shard))
 
 
-def _shown(stream: penstock.Stream) -> list[tuple[object, ...]]:
+def _shown(stream: headrace.Stream) -> list[tuple[object, ...]]:
     return [
         (r.offset, r.key, r.data, r.timestamp, r.headers, r.sequence, r.flags, r.trace)
         for r in stream.read(0)
@@ -100,7 +100,7 @@ def test_only_one_process_per_hub_is_chosen(tmp_path: Path) -> None:
     choose = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from penstock.backends.lmdb.backend import LmdbBackend\n"
+        "from headrace.backends.lmdb.backend import LmdbBackend\n"
         "backend = LmdbBackend(Path(sys.argv[1]))\n"
         "print(backend._shared._maintenance._chosen(), flush=True)\n"
         "sys.stdin.readline()\n"
@@ -130,7 +130,7 @@ def test_retention_by_age_drops_whole_old_batches_and_reading_names_the_first_ke
         tidying.round(now_ms=20_000)
         # An old record behind a young one is kept as long as that.
         assert stream.bounds(0) == (2, 5)
-        with pytest.raises(penstock.OffsetOutOfRange, match="first kept offset 2") as told:
+        with pytest.raises(headrace.OffsetOutOfRange, match="first kept offset 2") as told:
             list(stream.read(0, 0))
         assert (told.value.start, told.value.end) == (2, 5)
         tidying.round(now_ms=99_000)
@@ -157,9 +157,9 @@ def test_records_of_a_deleted_stream_are_dropped(tmp_path: Path) -> None:
             stream.append(b"x", shard=number % 2)
         other.append(b"kept")
         hub.delete_stream("a")
-        with pytest.raises(penstock.UnknownStream):
+        with pytest.raises(headrace.UnknownStream):
             stream.append(b"x", shard=0)
-        with pytest.raises(penstock.UnknownStream):
+        with pytest.raises(headrace.UnknownStream):
             list(stream.read(0))
         assert len(list(other.read(0))) == 1
     assert _stored(tmp_path / "hub", stream.info.id) == 0
@@ -210,7 +210,7 @@ def test_a_damaged_batch_is_neither_packed_nor_dropped(tmp_path: Path) -> None:
     with opened(tmp_path / "hub") as (hub, tidying):
         tidying.round(0)
         stream = hub.stream("a")
-        with pytest.raises(penstock.BadBatch, match="offsets 10 to 10"):
+        with pytest.raises(headrace.BadBatch, match="offsets 10 to 10"):
             list(stream.read(0))
         assert [r.offset for r in stream.read(0, 11)] == list(range(11, 60))
         assert [r.offset for r in stream.read(0, 0, 10)] == list(range(10))

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-import penstock
-from penstock.backends.lmdb.backend import LmdbBackend
-from penstock.testing.faults.children import Child
+import headrace
+from headrace.backends.lmdb.backend import LmdbBackend
+from headrace.testing.faults.children import Child
 
 APPEND = (
-    "import penstock, sys, time\n"
-    "stream = penstock.open(sys.argv[1]).stream('a')\n"
+    "import headrace, sys, time\n"
+    "stream = headrace.open(sys.argv[1]).stream('a')\n"
     "print('ready', flush=True)\n"
     "for line in sys.stdin:\n"
     "    time.sleep(0.02)\n"
@@ -26,7 +26,7 @@ APPEND = (
 def test_a_waiting_reader_sees_another_processes_record_within_milliseconds(
     tmp_path: Path,
 ) -> None:
-    with penstock.open(tmp_path / "hub") as hub:
+    with headrace.open(tmp_path / "hub") as hub:
         stream = hub.create_stream("a", shards=1)
         delays = []
         with Child(["-c", APPEND, str(tmp_path / "hub")]) as child:
@@ -54,7 +54,7 @@ def test_waiting_costs_little_cpu(tmp_path: Path) -> None:
 
 
 def test_a_waiting_reader_is_woken_by_a_writer_of_its_own_process(tmp_path: Path) -> None:
-    with penstock.open(tmp_path / "hub") as hub:
+    with headrace.open(tmp_path / "hub") as hub:
         stream = hub.create_stream("a", shards=1)
         read: list[bytes] = []
 
@@ -73,7 +73,7 @@ def test_a_waiting_reader_is_woken_by_a_writer_of_its_own_process(tmp_path: Path
 def test_what_was_read_as_arrow_stays_the_same_while_its_pages_are_written_over(
     tmp_path: Path,
 ) -> None:
-    with penstock.open(tmp_path / "hub") as hub:
+    with headrace.open(tmp_path / "hub") as hub:
         stream = hub.create_stream("a", shards=1)
         for _ in range(3):
             stream.append_many([(b"A" * 100, b"k")] * 200)

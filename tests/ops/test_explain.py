@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.core.assign import balanced
-from penstock.core.events import (
+from headrace.core.assign import balanced
+from headrace.core.events import (
     Configure,
     Delete,
     Event,
@@ -23,12 +23,12 @@ from penstock.core.events import (
     StreamFacts,
     Swept,
 )
-from penstock.core.group import step
-from penstock.core.journal import Entry
-from penstock.core.model import ShardId
-from penstock.core.standing import Group
-from penstock.ops.explain import Told, happened, told, why
-from penstock.ops.ranges import shown_shards
+from headrace.core.group import step
+from headrace.core.journal import Entry
+from headrace.core.model import ShardId
+from headrace.core.standing import Group
+from headrace.ops.explain import Told, happened, told, why
+from headrace.ops.ranges import shown_shards
 from tests.core.groups import (
     VERSION,
     at,

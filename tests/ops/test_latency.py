@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import penstock
-from penstock.ops.views import latency_views
-from penstock.runtime.hub import Hub
+import headrace
+from headrace.ops.views import latency_views
+from headrace.runtime.hub import Hub
 
 T1, T2, T3, NOW = 1_000_000, 1_002_000, 1_005_000, 1_010_000
 
@@ -18,7 +18,7 @@ def latency(hub: Hub) -> tuple[int, float | None]:
 
 def test_the_worked_example_of_nuxeo() -> None:
     """Records at t1, t2, t3: nothing, then now - t1, now - t2, and 0 when all are read."""
-    hub = penstock.open("memory:")
+    hub = headrace.open("memory:")
     orders = hub.create_stream("shop/orders", shards=1)
     for timestamp in (T1, T2, T3):
         orders.append(b"order", key="ann", timestamp=timestamp)
@@ -33,15 +33,15 @@ def test_the_worked_example_of_nuxeo() -> None:
 
 
 def test_outputs_carry_the_time_of_their_input_so_that_latency_is_from_end_to_end() -> None:
-    @penstock.computation(inputs="shop/orders", outputs="shop/invoices")
-    def bill(record: penstock.Record, out: penstock.Outputs) -> None:
+    @headrace.computation(inputs="shop/orders", outputs="shop/invoices")
+    def bill(record: headrace.Record, out: headrace.Outputs) -> None:
         out.append("shop/invoices", b"invoice", key=record.key)
 
-    hub = penstock.open("memory:")
+    hub = headrace.open("memory:")
     for name in ("shop/orders", "shop/invoices"):
         hub.create_stream(name, shards=1)
     times = list(range(T1, T1 + 40))
-    with penstock.start(penstock.Topology(bill), hub) as running:
+    with headrace.start(headrace.Topology(bill), hub) as running:
         for timestamp in times:
             hub.stream("shop/orders").append(b"order", key="ann", timestamp=timestamp)
         assert running.wait("10s", until_caught_up=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.ops.meanings import meaning, stream_meaning
+from headrace.ops.meanings import meaning, stream_meaning
 
 
 @pytest.mark.parametrize(

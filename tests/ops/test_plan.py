@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from penstock import Topology, UnknownStream, computation
-from penstock.ops.plan import advised_lanes, plan
-from penstock.runtime.hub import Hub
-from penstock.runtime.opening import open as open_hub
-from penstock.runtime.settings import RunSettings
+from headrace import Topology, UnknownStream, computation
+from headrace.ops.plan import advised_lanes, plan
+from headrace.runtime.hub import Hub
+from headrace.runtime.opening import open as open_hub
+from headrace.runtime.settings import RunSettings
 
 
 @computation(inputs="orders", outputs="bills")

@@ -1,4 +1,4 @@
-"""``penstock demo``: what a person sees, what a pipe gets, and how it ends."""
+"""``headrace demo``: what a person sees, what a pipe gets, and how it ends."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from typing import Any, cast
 import pytest
 from click.testing import CliRunner
 
-from penstock.cli import demo as demos
-from penstock.cli import prove as proves
-from penstock.cli.demo_view import drawn_svg, plain
-from penstock.cli.main import cli
-from penstock.core.errors import Refused
-from penstock.testing.demo.scene import ReplicaRow, Scene, StageRow
-from penstock.testing.demo.script import order
-from penstock.testing.demo.story import Event
-from penstock.testing.faults.children import seed
-from penstock.testing.prove.certificate import Certificate, Line
-from penstock.testing.prove.crew import Crew, Life
-from penstock.testing.prove.load import Load
-from penstock.testing.prove.manner import LOCAL, PROCESSES, SPARK
-from penstock.testing.prove.plan import Deed
-from penstock.testing.prove.proof import Order, Proof, Tell
+from headrace.cli import demo as demos
+from headrace.cli import prove as proves
+from headrace.cli.demo_view import drawn_svg, plain
+from headrace.cli.main import cli
+from headrace.core.errors import Refused
+from headrace.testing.demo.scene import ReplicaRow, Scene, StageRow
+from headrace.testing.demo.script import order
+from headrace.testing.demo.story import Event
+from headrace.testing.faults.children import seed
+from headrace.testing.prove.certificate import Certificate, Line
+from headrace.testing.prove.crew import Crew, Life
+from headrace.testing.prove.load import Load
+from headrace.testing.prove.manner import LOCAL, PROCESSES, SPARK
+from headrace.testing.prove.plan import Deed
+from headrace.testing.prove.proof import Order, Proof, Tell
 
 CLEAN = Certificate(
     seed="7",
-    again="penstock demo --seed 7",
+    again="headrace demo --seed 7",
     records=10,
     replicas=4,
     kills=1,
@@ -164,7 +164,7 @@ def test_prove_runs_the_replicas_on_the_engine_that_is_named(
         return CLEAN, None
 
     monkeypatch.setattr(proves, "proved", proved)
-    place = "penstock.testing.prove.stages:topology"
+    place = "headrace.testing.prove.stages:topology"
     done = CliRunner().invoke(cli, ["prove", place, *options])
     assert done.exit_code == 0, done.output
     assert orders[0].manner is manner
@@ -205,7 +205,7 @@ def test_one_that_was_stopped_with_the_lock_is_let_go_and_stopped_again(
 
 
 def arguments(*more: str) -> list[str]:
-    return [sys.executable, "-m", "penstock", "demo", "--seed", seed(), *more]
+    return [sys.executable, "-m", "headrace", "demo", "--seed", seed(), *more]
 
 
 @pytest.mark.slow

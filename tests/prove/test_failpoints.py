@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.testing.faults.children import seed
-from penstock.testing.prove import stages
-from penstock.testing.prove.points import HURT, Verdict, verdict
-from penstock.testing.prove.sabotage import broken
+from headrace.testing.faults.children import seed
+from headrace.testing.prove import stages
+from headrace.testing.prove.points import HURT, Verdict, verdict
+from headrace.testing.prove.sabotage import broken
 
 RECORDS = 10_000
 

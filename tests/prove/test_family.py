@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.testing.faults.children import Child, until
-from penstock.testing.prove.family import (
+from headrace.testing.faults.children import Child, until
+from headrace.testing.prove.family import (
     Relative,
     family_of,
     is_there,

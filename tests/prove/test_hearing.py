@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-import penstock
-from penstock import Policy, Topology, computation
-from penstock.core.computation import Computation
-from penstock.runtime.hub import Hub
-from penstock.runtime.settings import RunSettings
-from penstock.testing.prove.certificate import Line
-from penstock.testing.prove.hearing import Hearing, heard
-from penstock.testing.prove.reference import Reference, gathered, made_alone
-from penstock.testing.prove.watch import Watch
+import headrace
+from headrace import Policy, Topology, computation
+from headrace.core.computation import Computation
+from headrace.runtime.hub import Hub
+from headrace.runtime.settings import RunSettings
+from headrace.testing.prove.certificate import Line
+from headrace.testing.prove.hearing import Hearing, heard
+from headrace.testing.prove.reference import Reference, gathered, made_alone
+from headrace.testing.prove.watch import Watch
 
 RECORDS = 300
 WITHIN_S = 30.0
@@ -64,12 +64,12 @@ def refuse(record: Any) -> None:
 
 @pytest.fixture(autouse=True)
 def _origins(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PENSTOCK_ORIGINS", "1")
+    monkeypatch.setenv("HEADRACE_ORIGINS", "1")
 
 
 @pytest.fixture
 def hub() -> Iterator[Hub]:
-    with penstock.open("memory:") as hub:
+    with headrace.open("memory:") as hub:
         yield hub
 
 
@@ -77,7 +77,7 @@ def ran(hub: Hub, topology: Topology) -> None:
     for name in topology.streams:
         hub.create_stream(name, shards=2, codec="json")
     hub.stream("orders").append_many((n, f"k{n % 10}") for n in range(RECORDS))
-    with penstock.start(topology, hub, settings=QUICK) as running:
+    with headrace.start(topology, hub, settings=QUICK) as running:
         assert running.wait(WITHIN_S, until_caught_up=True)
 
 
@@ -85,7 +85,7 @@ def undisturbed(hub: Hub) -> Callable[[Sequence[Computation], int], dict[str, Re
     def made(computations: Sequence[Computation], attempt: int) -> dict[str, Reference]:
         found = {}
         for each in computations:
-            with penstock.open("memory:") as own:
+            with headrace.open("memory:") as own:
                 done = made_alone(hub, own, each, QUICK, WITHIN_S)
                 found[each.name] = gathered(own, each, caught_up=done, within_s=WITHIN_S)
         return found
@@ -122,7 +122,7 @@ def test_a_record_that_comes_once_more_is_doubled_there_and_only_there(hub: Hub)
     left = hub.stream("left")
     again = next(iter(left.read(0)))
     left.append(again.value, key=again.key, headers=again.headers)
-    with penstock.start(topology, hub, settings=QUICK) as running:
+    with headrace.start(topology, hub, settings=QUICK) as running:
         assert running.wait(WITHIN_S, until_caught_up=True)
     found = lines(hub, topology)
     assert found["left"].doubled == 1
@@ -133,7 +133,7 @@ def test_a_record_that_comes_once_more_is_doubled_there_and_only_there(hub: Hub)
 def test_a_record_that_is_gone_is_lost(hub: Hub) -> None:
     ran(hub, Topology(split))
     right = hub.stream("right")
-    with penstock.open("memory:") as copy:
+    with headrace.open("memory:") as copy:
         for name in ("orders", "left", "right"):
             copy.create_stream(name, shards=2, codec="json")
             for shard in range(2):

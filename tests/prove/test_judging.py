@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.testing.prove.evidence import Found
-from penstock.testing.prove.judging import Case, Judgement, judged, same
+from headrace.testing.prove.evidence import Found
+from headrace.testing.prove.judging import Case, Judgement, judged, same
 
 Rows = dict[int, list[Found]]
 

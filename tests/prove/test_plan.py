@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from penstock import Topology, computation
-from penstock.codec.registry import find_codec
-from penstock.core.errors import BadSetting
-from penstock.runtime.settings import RunSettings
-from penstock.testing.prove.plan import STOPS, drawn
-from penstock.testing.prove.sample import KEYS, Example, made_up, read_sample
-from penstock.testing.prove.scratch import Scratch
+from headrace import Topology, computation
+from headrace.codec.registry import find_codec
+from headrace.core.errors import BadSetting
+from headrace.runtime.settings import RunSettings
+from headrace.testing.prove.plan import STOPS, drawn
+from headrace.testing.prove.sample import KEYS, Example, made_up, read_sample
+from headrace.testing.prove.scratch import Scratch
 
 
 def test_the_same_seed_is_the_same_plan() -> None:
@@ -95,17 +95,17 @@ def test_the_scratch_settings_are_those_of_the_user_with_a_short_session(
     own = tmp_path / "own"
     own.mkdir()
     (own / "prices.csv").write_text("1")
-    (own / "penstock.toml").write_text(
+    (own / "headrace.toml").write_text(
         '[run]\nlanes = 2\n[policies.bill]\nthen = "skip"\nretries = 1\n[policies.default]\n'
         'timeout = "9s"\n[computations.bill]\nconcurrency = 1\n'
         '[options]\n"a b" = "x\\ny"\ndeep = {list = [1, true, "é"], day = 2026-11-16}\n'
     )
     monkeypatch.chdir(own)
-    before = RunSettings.read("penstock.toml")
+    before = RunSettings.read("headrace.toml")
     place = tmp_path / "scratch"
     place.mkdir()
     Scratch(place, Topology(bill), before)
-    after = RunSettings.read(place / "penstock.toml")
+    after = RunSettings.read(place / "headrace.toml")
     assert after.session_s == 1.0
     assert (after.lanes, after.options, after.computations) == (
         2, before.options, before.computations,

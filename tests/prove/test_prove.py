@@ -1,4 +1,4 @@
-"""``penstock prove`` as a person uses it: real replicas, killed and stopped, and a certificate."""
+"""``headrace prove`` as a person uses it: real replicas, killed and stopped, and a certificate."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-import penstock
-from penstock.runtime.loading import load_topology
-from penstock.runtime.settings import RunSettings
-from penstock.testing.faults.children import seed
-from penstock.testing.prove.proof import Order, Proof
-from penstock.testing.prove.sabotage import broken
+import headrace
+from headrace.runtime.loading import load_topology
+from headrace.runtime.settings import RunSettings
+from headrace.testing.faults.children import seed
+from headrace.testing.prove.proof import Order, Proof
+from headrace.testing.prove.sabotage import broken
 
 pytestmark = pytest.mark.slow
 
 SHOP = """
-from penstock import Topology, computation
+from headrace import Topology, computation
 
 @computation(inputs="shop/orders", outputs="shop/invoices")
 def bill(record, out, state):
@@ -43,7 +43,7 @@ topology = Topology(bill, index, streams={"shop/orders": JSON, "shop/invoices": 
 
 def prove(place: Path, *arguments: str, hub: str = "none") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "penstock", "--hub", hub, "prove", *arguments],
+        [sys.executable, "-m", "headrace", "--hub", hub, "prove", *arguments],
         cwd=place, capture_output=True, text=True, timeout=200, check=False, env={**os.environ},
     )  # fmt: skip
 
@@ -59,7 +59,7 @@ def certificate(place: Path, *arguments: str, hub: str = "none") -> dict[str, An
 def test_a_topology_whose_replicas_are_killed_gets_a_clean_certificate(tmp_path: Path) -> None:
     """Streams are made as in the hub that is named, which is not touched."""
     (tmp_path / "shop.py").write_text(SHOP)
-    with penstock.open(tmp_path / "real") as hub:
+    with headrace.open(tmp_path / "real") as hub:
         hub.create_stream("shop/orders", shards=3, codec="json")
     found = certificate(
         tmp_path, "shop.py", "--kills", "6", "--seed", seed(), "--records", "3000", hub="real"
@@ -74,7 +74,7 @@ def test_a_topology_whose_replicas_are_killed_gets_a_clean_certificate(tmp_path:
     assert 3000 < invoices["records_out"] == index["records_out"]
     assert (index["compared"], index["lost"], index["out_of_order"]) == ("content", 0, None)
     assert found["state"] == [{"computation": "bill", "entries": 50, "equal": True, "notes": []}]
-    with penstock.open(tmp_path / "real") as hub:
+    with headrace.open(tmp_path / "real") as hub:
         assert [info.name for info in hub.streams()] == ["shop/orders"]
         assert hub.groups.names() == []
 

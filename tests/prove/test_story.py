@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from penstock.core.model import ShardId
-from penstock.testing.demo.script import REPLICAS, order, script
-from penstock.testing.demo.story import SETTLED_S, Duty, Story
-from penstock.testing.prove.manner import SPARK
-from penstock.testing.prove.proof import Did
+from headrace.core.model import ShardId
+from headrace.testing.demo.script import REPLICAS, order, script
+from headrace.testing.demo.story import SETTLED_S, Duty, Story
+from headrace.testing.prove.manner import SPARK
+from headrace.testing.prove.proof import Did
 
 
 def held(**shards: str) -> dict[str, frozenset[Duty]]:

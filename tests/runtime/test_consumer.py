@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-import penstock
-from penstock.backends.memory import MemoryBackend
-from penstock.core.keys import epoch_token
-from penstock.core.model import Record, ShardId
-from penstock.core.ports import Backend, Begin, Commit, End, Grant, Lease, Lost, Turn
-from penstock.runtime.consumer import Consumer
-from penstock.runtime.hub import Hub
-from penstock.runtime.reader import Limits
-from penstock.testing.contracts.consuming import Worker, checkpoints, filled, offsets, taken
-from penstock.testing.faults.children import until
+import headrace
+from headrace.backends.memory import MemoryBackend
+from headrace.core.keys import epoch_token
+from headrace.core.model import Record, ShardId
+from headrace.core.ports import Backend, Begin, Commit, End, Grant, Lease, Lost, Turn
+from headrace.runtime.consumer import Consumer
+from headrace.runtime.hub import Hub
+from headrace.runtime.reader import Limits
+from headrace.testing.contracts.consuming import Worker, checkpoints, filled, offsets, taken
+from headrace.testing.faults.children import until
 
 STREAM = "orders"
 FAST: dict[str, Any] = {"group": "billing", "session": "3s", "heartbeat": "200ms"}
@@ -55,7 +55,7 @@ class Scripted:
     def release(self, grants: Sequence[Grant]) -> None:
         self.released += grants
 
-    def commit(self, commits: Sequence[Commit]) -> list[penstock.PenstockError | None]:
+    def commit(self, commits: Sequence[Commit]) -> list[headrace.HeadraceError | None]:
         return [None] * len(commits)
 
     def move(self, grant: Grant, to: int) -> None:
@@ -116,16 +116,16 @@ def test_what_comes_back_under_a_new_grant_goes_on_under_that(
 
 
 def test_a_hub_closes_its_consumers(tmp_path: Path) -> None:
-    hub = penstock.open(tmp_path / "hub")
+    hub = headrace.open(tmp_path / "hub")
     filled(hub, STREAM, shards=2, each=5)
     one, other = hub.consumer(STREAM, **FAST), hub.consumer(STREAM, **FAST)
     until(lambda: len(one.granted) == len(other.granted) == 1, "1 each", 10)
     taken(one, 3)
     hub.close()
     for consumer in (one, other):
-        with pytest.raises(penstock.Closed):
+        with pytest.raises(headrace.Closed):
             consumer.read(timeout="1s")
-    with penstock.open(tmp_path / "hub") as again:
+    with headrace.open(tmp_path / "hub") as again:
         assert again.groups.load("billing").members == {}
         assert sum(filter(None, checkpoints(again).values())) == 2
 
@@ -230,12 +230,12 @@ class Failing:
         raise self._error()
 
 
-def full() -> penstock.DiskFull:
-    return penstock.DiskFull("no space left")
+def full() -> headrace.DiskFull:
+    return headrace.DiskFull("no space left")
 
 
-def in_doubt() -> penstock.UnknownOutcome:
-    return penstock.UnknownOutcome("it may still happen", withdrawn=False)
+def in_doubt() -> headrace.UnknownOutcome:
+    return headrace.UnknownOutcome("it may still happen", withdrawn=False)
 
 
 def test_a_commit_that_failed_is_tried_again(
@@ -249,7 +249,7 @@ def test_a_commit_that_failed_is_tried_again(
         until(lambda: checkpoints(hub) == {0: 4}, "it is stored in the end", 10)
         assert failing.failed == 2
         failing.next(1, full)
-        with pytest.raises(penstock.DiskFull):
+        with pytest.raises(headrace.DiskFull):
             consumer.commit()
         consumer.commit()
         assert checkpoints(hub) == {0: 5}
@@ -326,7 +326,7 @@ def test_a_worker_does_not_wait_for_reads(where: str, tmp_path: Path) -> None:
                     break
             return alone_s / (time.perf_counter() - began_s)
 
-    with penstock.open("memory:" if where == "memory" else tmp_path / "hub") as hub:
+    with headrace.open("memory:" if where == "memory" else tmp_path / "hub") as hub:
         filled(hub, STREAM, shards=4, each=count // 4)
         tried = []
         for again in range(3):

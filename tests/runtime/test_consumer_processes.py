@@ -15,21 +15,21 @@ from typing import Any
 
 import pytest
 
-import penstock
-from penstock.runtime.hub import Hub
-from penstock.testing.contracts.consuming import checkpoints, filled, held, taken
-from penstock.testing.faults.children import Child, until
+import headrace
+from headrace.runtime.hub import Hub
+from headrace.testing.contracts.consuming import checkpoints, filled, held, taken
+from headrace.testing.faults.children import Child, until
 
 STREAM = "orders"
 FAST: dict[str, Any] = {"group": "billing", "session": "1s", "heartbeat": "200ms"}
 
 WORK = """
 import json, os, sys, time
-import penstock
+import headrace
 settings = json.loads(sys.argv[2])
 work_s, effects = settings.pop("work_s", 0), settings.pop("effects", None)
 effects = effects and os.open(effects, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-with penstock.open(sys.argv[1]) as hub:
+with headrace.open(sys.argv[1]) as hub:
     print("ready", flush=True)
     if settings.pop("waits", False):
         sys.stdin.readline()
@@ -45,7 +45,7 @@ print("ended", flush=True)
 
 @pytest.fixture
 def hub(tmp_path: Path) -> Iterator[Hub]:
-    with penstock.open(tmp_path / "hub") as hub:
+    with headrace.open(tmp_path / "hub") as hub:
         yield hub
 
 
@@ -158,7 +158,7 @@ def test_of_two_processes_of_one_name_the_older_ends_with_an_error(hub: Hub, sta
     older, newer = start("ann"), start("ann")
     assert older.ended(within_s=20) == 1
     assert older.process.stderr is not None
-    assert "penstock.core.errors.Replaced" in older.process.stderr.read()
+    assert "headrace.core.errors.Replaced" in older.process.stderr.read()
     stream.append(b"x", shard=0)
     until(lambda: checkpoints(hub)[0] == 1, "the newer one works", 10)
     assert newer.process.poll() is None
@@ -167,8 +167,8 @@ def test_of_two_processes_of_one_name_the_older_ends_with_an_error(hub: Hub, sta
 def test_a_commit_in_one_process_is_seen_in_another_at_once(hub: Hub, tmp_path: Path) -> None:
     filled(hub, STREAM, shards=1, each=20)
     commit = """
-import penstock, sys
-with penstock.open(sys.argv[1]) as hub:
+import headrace, sys
+with headrace.open(sys.argv[1]) as hub:
     with hub.consumer("orders", group="billing", commit_every="1h") as consumer:
         for record in consumer:
             consumer.commit()
@@ -248,12 +248,12 @@ def _hears_of_no_signal(pid: int) -> bool:
 
 TERMINATED = """
 import os, random, signal, sys, threading, time
-import penstock
+import headrace
 dice = random.Random(sys.argv[1])
 for round in range(150):
     # As a program does that has just begun: here the same one begins again and again.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    hub = penstock.open("memory:")
+    hub = headrace.open("memory:")
     stream = hub.create_stream("orders", shards=1)
     stream.append_many([(b"x", None)] * 50)
     with hub.consumer("orders", group="billing") as consumer:
@@ -279,9 +279,9 @@ def test_a_signal_to_end_is_heard_whatever_it_interrupts() -> None:
 
 FORKING = """
 import os, signal, sys, warnings
-import penstock
+import headrace
 warnings.simplefilter("ignore", DeprecationWarning)
-with penstock.open(sys.argv[1]) as hub:
+with headrace.open(sys.argv[1]) as hub:
     settings = dict(group="billing", name="a", session="1s", heartbeat="200ms")
     with hub.consumer("orders", **settings) as consumer:
         for record in consumer:
@@ -386,16 +386,16 @@ def test_a_hung_member_is_evicted_after_the_groups_timeout(hub: Hub, start: Star
 
 ZOMBIE = """
 import json, sys
-import penstock
+import headrace
 settings = json.loads(sys.argv[2])
-with penstock.open(sys.argv[1]) as hub, hub.consumer("orders", **settings) as consumer:
+with headrace.open(sys.argv[1]) as hub, hub.consumer("orders", **settings) as consumer:
     record = consumer.read(timeout="10s")
     print(record.offset, flush=True)
     sys.stdin.readline()
     try:
         consumer.commit()
         print("stored", flush=True)
-    except penstock.Fenced as why:
+    except headrace.Fenced as why:
         print(type(why).__name__, flush=True)
     print(sum(1 for _ in iter(lambda: consumer.read(timeout="100ms"), None)), flush=True)
 """
@@ -456,13 +456,13 @@ def test_twenty_processes_join_at_once(hub: Hub, start: Start) -> None:
 LARGE = """
 import sys
 from pathlib import Path
-import penstock
+import headrace
 
 def own_kb():
     status = Path("/proc/self/status").read_text()
     return int(status.split("RssAnon:")[1].split()[0])
 
-with penstock.open(sys.argv[1]) as hub:
+with headrace.open(sys.argv[1]) as hub:
     with hub.consumer("orders", group="billing", max_bytes="1MiB") as consumer:
         before, most, count, steps = own_kb(), 0, 0, 0
         while records := consumer.read_batch(timeout="300ms"):
@@ -489,8 +489,8 @@ def test_a_large_stream_is_read_in_bounded_steps_until_it_is_empty(
 
 
 ENDS = """
-import sys, penstock
-hub = penstock.open(sys.argv[1])
+import sys, headrace
+hub = headrace.open(sys.argv[1])
 consumer = hub.consumer("orders", group="billing")
 for _ in range(4):
     consumer.read()
@@ -506,14 +506,14 @@ def test_a_program_that_ends_without_closing_commits_and_leaves(hub: Hub) -> Non
 
 
 FORKS = """
-import os, sys, penstock
-with penstock.open(sys.argv[1]) as hub, hub.consumer("orders", group="billing") as consumer:
+import os, sys, headrace
+with headrace.open(sys.argv[1]) as hub, hub.consumer("orders", group="billing") as consumer:
     first = consumer.read()
     child = os.fork()
     if not child:
         try:
             consumer.read()
-        except penstock.ForkedHandle:
+        except headrace.ForkedHandle:
             os._exit(0)
         os._exit(1)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

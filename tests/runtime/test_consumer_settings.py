@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-import penstock
-from penstock.core.assign import Allocator
-from penstock.core.errors import Invalid
-from penstock.core.model import ShardId
-from penstock.runtime.hub import Hub
-from penstock.testing.faults.children import until
+import headrace
+from headrace.core.assign import Allocator
+from headrace.core.errors import Invalid
+from headrace.core.model import ShardId
+from headrace.runtime.hub import Hub
+from headrace.testing.faults.children import until
 
 
 @pytest.fixture
 def hub() -> Iterator[Hub]:
-    with penstock.open("memory:") as hub:
+    with headrace.open("memory:") as hub:
         hub.create_stream("orders", shards=2)
         yield hub
 
@@ -94,31 +94,31 @@ def test_streams_that_cannot_be_named_are_refused(hub: Hub, streams: Any, says: 
 
 @pytest.mark.parametrize("group", ["", "a b", 7], ids=str)
 def test_a_group_needs_a_name(hub: Hub, group: Any) -> None:
-    with pytest.raises(penstock.BadName):
+    with pytest.raises(headrace.BadName):
         hub.consumer("orders", group=group)
 
 
 def test_a_consumer_has_either_a_group_or_its_own_shards(hub: Hub) -> None:
     for settings in ({}, {"group": "billing", "shards": [0]}):
-        with pytest.raises(penstock.BadSetting, match=r"group='billing'.*shards=\[0, 2\]"):
+        with pytest.raises(headrace.BadSetting, match=r"group='billing'.*shards=\[0, 2\]"):
             hub.consumer("orders", **settings)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("shards", [[], "01", 0, {0}], ids=str)
 def test_own_shards_are_a_list_of_numbers(hub: Hub, shards: Any) -> None:
-    with pytest.raises(penstock.BadSetting, match=r"as in \[0, 2\]"):
+    with pytest.raises(headrace.BadSetting, match=r"as in \[0, 2\]"):
         hub.consumer("orders", shards=shards)
 
 
 @pytest.mark.parametrize("streams", [["orders", "others"], "ord*"], ids=str)
 def test_own_shards_are_those_of_one_stream(hub: Hub, streams: Any) -> None:
     hub.create_stream("others")
-    with pytest.raises(penstock.BadSetting, match="one stream"):
+    with pytest.raises(headrace.BadSetting, match="one stream"):
         hub.consumer(streams, shards=[0])
 
 
 def test_an_unknown_stream_is_told_by_name(hub: Hub) -> None:
-    with pytest.raises(penstock.UnknownStream, match="'nowhere'"):
+    with pytest.raises(headrace.UnknownStream, match="'nowhere'"):
         hub.consumer(["orders", "nowhere"], group="billing")
     assert hub.groups.names() == []
 
@@ -126,7 +126,7 @@ def test_an_unknown_stream_is_told_by_name(hub: Hub) -> None:
 def test_a_heartbeat_above_a_third_of_the_session_is_warned_of(
     hub: Hub, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.WARNING, "penstock"):
+    with caplog.at_level(logging.WARNING, "headrace"):
         hub.consumer("orders", group="a", session="9s", heartbeat="3s").close()
         assert caplog.messages == []
         hub.consumer("orders", group="b", session="8s", heartbeat="3s").close()
@@ -139,7 +139,7 @@ def test_a_session_that_differs_from_the_groups_is_warned_of_and_the_groups_hold
     hub: Hub, caplog: pytest.LogCaptureFixture
 ) -> None:
     hub.consumer("orders", group="billing", session="10s").close()
-    with caplog.at_level(logging.WARNING, "penstock"):
+    with caplog.at_level(logging.WARNING, "headrace"):
         hub.consumer("orders", group="billing", session="20s").close()
     assert caplog.messages == [
         "group=billing: has a session of 10 s and keeps it; 20 s were asked for"
@@ -198,7 +198,7 @@ def test_a_shard_without_a_stream_is_ambiguous_among_several_streams(hub: Hub) -
     hub.create_stream("others", shards=2)
     with hub.consumer(["orders", "others"], group="billing") as consumer:
         for call in (consumer.pause, consumer.resume, lambda shard: consumer.seek(shard, 0)):
-            with pytest.raises(penstock.BadSetting, match=r"ShardId\(stream, index\)"):
+            with pytest.raises(headrace.BadSetting, match=r"ShardId\(stream, index\)"):
                 call(0)
         consumer.pause(ShardId("others", 0))
         consumer.resume(ShardId("others", 0))
@@ -208,13 +208,13 @@ def test_a_shard_without_a_stream_is_ambiguous_among_several_streams(hub: Hub) -
 def test_a_timeout_that_cannot_be_is_refused(hub: Hub) -> None:
     with hub.consumer("orders", group="billing") as consumer:
         for timeout in ("soon", -1, True):
-            with pytest.raises(penstock.BadQuantity, match="timeout"):
+            with pytest.raises(headrace.BadQuantity, match="timeout"):
                 consumer.read(timeout=timeout)
 
 
 @pytest.mark.parametrize("pattern", ["[", "a/[", "shop/*!", "a b*"])
 def test_a_pattern_that_cannot_match_is_refused(hub: Hub, pattern: str) -> None:
-    with pytest.raises(penstock.BadSetting, match="bad pattern"):
+    with pytest.raises(headrace.BadSetting, match="bad pattern"):
         hub.consumer(pattern, group="billing")
 
 

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.backends.lmdb.backend import LmdbBackend
-from penstock.backends.memory import MemoryBackend
-from penstock.core import keys
-from penstock.core.assign import Allocator, balanced
-from penstock.core.checkpoint import Checkpoint
-from penstock.core.errors import BadName, BadStored, Contended, Fenced, NewerFormat, UnknownOutcome
-from penstock.core.events import (
+from headrace.backends.lmdb.backend import LmdbBackend
+from headrace.backends.memory import MemoryBackend
+from headrace.core import keys
+from headrace.core.assign import Allocator, balanced
+from headrace.core.checkpoint import Checkpoint
+from headrace.core.errors import BadName, BadStored, Contended, Fenced, NewerFormat, UnknownOutcome
+from headrace.core.events import (
     Configure,
     Delete,
     Denied,
@@ -39,12 +39,12 @@ from penstock.core.events import (
     StreamFacts,
     Swept,
 )
-from penstock.core.group_bytes import encoded
-from penstock.core.model import ShardId, Slice, StreamInfo
-from penstock.core.ports import Backend, Commit, Grant, StreamSpec
-from penstock.core.shares import Candidate
-from penstock.core.standing import Group
-from penstock.runtime.coordinator import (
+from headrace.core.group_bytes import encoded
+from headrace.core.model import ShardId, Slice, StreamInfo
+from headrace.core.ports import Backend, Commit, Grant, StreamSpec
+from headrace.core.shares import Candidate
+from headrace.core.standing import Group
+from headrace.runtime.coordinator import (
     ATTEMPTS_MAX,
     DELAY_S,
     DELAY_S_MAX,

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from penstock.backends.lmdb.backend import LmdbBackend
-from penstock.backends.memory import MemoryBackend
-from penstock.core import journal, keys
-from penstock.core.assign import Allocator, balanced, capped
-from penstock.core.attempts import Attempts
-from penstock.core.batch import Batch, Row
-from penstock.core.checkpoint import Checkpoint
-from penstock.core.errors import (
+from headrace.backends.lmdb.backend import LmdbBackend
+from headrace.backends.memory import MemoryBackend
+from headrace.core import journal, keys
+from headrace.core.assign import Allocator, balanced, capped
+from headrace.core.attempts import Attempts
+from headrace.core.batch import Batch, Row
+from headrace.core.checkpoint import Checkpoint
+from headrace.core.errors import (
     BadBatch,
     BadName,
     BadQuantity,
@@ -31,7 +31,7 @@ from penstock.core.errors import (
     UnknownShard,
     UnknownStream,
 )
-from penstock.core.events import (
+from headrace.core.events import (
     Configure,
     Delete,
     Evict,
@@ -47,15 +47,15 @@ from penstock.core.events import (
     Stop,
     StreamFacts,
 )
-from penstock.core.model import Bounds, RecordId, ShardId, Slice, StreamInfo
-from penstock.core.ports import Append, Backend, Commit, Grant, Reading, Sign, StreamSpec
-from penstock.core.standing import Group
-from penstock.ops.explain import Told, told
-from penstock.ops.views import explanation, group_view, history_views, lag_views, latency_views
-from penstock.runtime.coordinator import Coordinator
-from penstock.runtime.groups import Groups
-from penstock.runtime.seeks import Position, Seek
-from penstock.runtime.troubles import TRIES_MAX
+from headrace.core.model import Bounds, RecordId, ShardId, Slice, StreamInfo
+from headrace.core.ports import Append, Backend, Commit, Grant, Reading, Sign, StreamSpec
+from headrace.core.standing import Group
+from headrace.ops.explain import Told, told
+from headrace.ops.views import explanation, group_view, history_views, lag_views, latency_views
+from headrace.runtime.coordinator import Coordinator
+from headrace.runtime.groups import Groups
+from headrace.runtime.seeks import Position, Seek
+from headrace.runtime.troubles import TRIES_MAX
 
 GROUP = "billing"
 STREAM = "orders"

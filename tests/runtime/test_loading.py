@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from penstock.core.computation import Computation, computation
-from penstock.core.errors import BadTopology
-from penstock.runtime.loading import fingerprint, load_topology
+from headrace.core.computation import Computation, computation
+from headrace.core.errors import BadTopology
+from headrace.runtime.loading import fingerprint, load_topology
 
 HEAD = """\
-from penstock.core.computation import computation
-from penstock.core.topology import Topology
+from headrace.core.computation import computation
+from headrace.core.topology import Topology
 @computation(inputs="orders", outputs="invoices")
 def bill(record, out): ...
 @computation(inputs="invoices")
@@ -165,7 +165,7 @@ def test_another_process_in_another_place_loads_the_same(folder: Path) -> None:
     reference = load_topology("app/flows/shop.py").reference
     (folder / "elsewhere").mkdir()
     code = (
-        "import sys; from penstock.runtime.loading import load_topology\n"
+        "import sys; from headrace.runtime.loading import load_topology\n"
         "loaded = load_topology(sys.argv[1]); print(loaded.reference, loaded.topology)"
     )
     done = subprocess.run(
@@ -368,8 +368,8 @@ def test_what_was_typed_in_is_told_apart_by_what_it_does() -> None:
 
 def test_what_was_typed_in_has_one_fingerprint_in_every_process() -> None:
     code = (
-        "from penstock.core.computation import computation\n"
-        "from penstock.runtime.loading import fingerprint\n"
+        "from headrace.core.computation import computation\n"
+        "from headrace.runtime.loading import fingerprint\n"
         f"names = {{'__name__': 'prompt'}}; exec({_TYPED[2]!r}, names)\n"
         "print(fingerprint(computation(inputs='x')(names['do'])))"
     )

@@ -7,18 +7,18 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
-from penstock.backends.memory import MemoryBackend
-from penstock.core.assign import balanced
-from penstock.core.errors import DiskFull, Replaced
-from penstock.core.events import Event, Evict, Join, Reply
-from penstock.core.model import StreamInfo
-from penstock.core.ports import Begin, End, Lost, StreamSpec
-from penstock.core.standing import Group
-from penstock.runtime.coordinator import Coordinator
-from penstock.runtime.lookout import Lookout
-from penstock.runtime.membership import GroupMembership, MemberSettings
-from penstock.runtime.subscription import Subscription
-from penstock.testing.faults.children import until
+from headrace.backends.memory import MemoryBackend
+from headrace.core.assign import balanced
+from headrace.core.errors import DiskFull, Replaced
+from headrace.core.events import Event, Evict, Join, Reply
+from headrace.core.model import StreamInfo
+from headrace.core.ports import Begin, End, Lost, StreamSpec
+from headrace.core.standing import Group
+from headrace.runtime.coordinator import Coordinator
+from headrace.runtime.lookout import Lookout
+from headrace.runtime.membership import GroupMembership, MemberSettings
+from headrace.runtime.subscription import Subscription
+from headrace.testing.faults.children import until
 
 GROUP = "billing"
 SPEC = StreamSpec("orders", 2, "bytes", "md5-range", None, None, 0)

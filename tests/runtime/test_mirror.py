@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-import penstock
-from penstock.backends.memory import MemoryBackend
-from penstock.core.batch import COMMIT_BYTES_MAX, Batch, Row
-from penstock.core.errors import (
+import headrace
+from headrace.backends.memory import MemoryBackend
+from headrace.core.batch import COMMIT_BYTES_MAX, Batch, Row
+from headrace.core.errors import (
     BadRecord,
     BadSetting,
     DiskFull,
@@ -24,27 +24,27 @@ from penstock.core.errors import (
     UnknownStream,
     Unsupported,
 )
-from penstock.core.model import Bounds, StreamInfo
-from penstock.core.ports import Append, Capabilities, Place, Producer, Reading
-from penstock.runtime import mirror as module
-from penstock.runtime.hub import Hub
-from penstock.runtime.mirror import Mirrored, mirror
-from penstock.testing.contracts.records import ODD_ROWS
-from penstock.testing.contracts.subject import read_rows, some_rows
-from penstock.testing.faults.children import Child, dice, until
+from headrace.core.model import Bounds, StreamInfo
+from headrace.core.ports import Append, Capabilities, Place, Producer, Reading
+from headrace.runtime import mirror as module
+from headrace.runtime.hub import Hub
+from headrace.runtime.mirror import Mirrored, mirror
+from headrace.testing.contracts.records import ODD_ROWS
+from headrace.testing.contracts.subject import read_rows, some_rows
+from headrace.testing.faults.children import Child, dice, until
 
 NAME = "shop/orders"
 
 
 @pytest.fixture
 def here(tmp_path: Path) -> Iterator[Hub]:
-    with penstock.open(tmp_path / "here") as hub:
+    with headrace.open(tmp_path / "here") as hub:
         yield hub
 
 
 @pytest.fixture
 def there(tmp_path: Path) -> Iterator[Hub]:
-    with penstock.open(tmp_path / "there") as hub:
+    with headrace.open(tmp_path / "there") as hub:
         yield hub
 
 
@@ -135,7 +135,7 @@ def test_a_stream_is_copied_with_every_field_and_setting(here: Hub, there: Hub) 
 def test_odd_records_are_copied_between_all_kinds_of_hubs(here: Hub, there: Hub) -> None:
     stream = here.create_stream(NAME, shards=1).info
     here.backend.append([Append(stream, 0, Batch(rows=[*ODD_ROWS, *some_rows(40)]))])
-    with penstock.open("memory:") as between, penstock.open("memory:") as last:
+    with headrace.open("memory:") as between, headrace.open("memory:") as last:
         mirror(here, between, NAME)
         mirror(between, last, NAME)
         mirror(last, there, NAME)
@@ -219,7 +219,7 @@ def test_a_target_with_records_of_others_is_refused(here: Hub, there: Hub) -> No
     assert sum(map(len, _rows(there))) == 1
     assert mirror(here, there, NAME, as_name="shop/copy").target == "shop/copy"
     assert _rows(there, "shop/copy") == _rows(here)
-    with penstock.open("memory:") as other:
+    with headrace.open("memory:") as other:
         _filled(other, each=3)
         with pytest.raises(Refused, match="shop/copy:0 of the target holds records"):
             mirror(other, there, NAME, as_name="shop/copy")
@@ -415,7 +415,7 @@ def test_ended_between_the_commits_of_one_read_it_goes_on_there(
 
 def test_nothing_is_copied_onto_itself(here: Hub, tmp_path: Path) -> None:
     _filled(here)
-    with penstock.open(tmp_path / "here") as again:
+    with headrace.open(tmp_path / "here") as again:
         with pytest.raises(BadSetting, match="copied onto itself"):
             mirror(here, again, NAME)
         assert mirror(here, again, NAME, as_name="shop/copy").records == 100
@@ -447,7 +447,7 @@ BIG = 12_000
 @pytest.fixture
 def big(tmp_path: Path) -> Path:
     """Enough for a dozen commits."""
-    with penstock.open(tmp_path / "source") as hub:
+    with headrace.open(tmp_path / "source") as hub:
         stream = hub.create_stream(NAME, shards=2)
         for shard in range(2):
             for start in range(0, BIG, 2_000):
@@ -457,11 +457,11 @@ def big(tmp_path: Path) -> Path:
 
 
 def _mirroring(source: Path, target: Path, fail: str = "") -> Child:
-    return Child(["-m", "penstock", "mirror", str(source), str(target), NAME], fail=fail)
+    return Child(["-m", "headrace", "mirror", str(source), str(target), NAME], fail=fail)
 
 
 def _copied(target: Path) -> list[list[int]]:
-    with penstock.open(target) as hub:
+    with headrace.open(target) as hub:
         return [[int((row.data or b"").split()[0]) for row in rows] for rows in _rows(hub)]
 
 
@@ -489,7 +489,7 @@ def test_killed_at_any_time_it_goes_on_without_doubles_and_without_loss(
     chance = dice("mirrors killed at any time")
     target = tmp_path / "target"
 
-    with penstock.open(target) as hub:
+    with headrace.open(target) as hub:
         for _ in range(8):
             seen = hub.backend.changes()
             with _mirroring(big, target) as child:

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from penstock.queues import taken_within
-from penstock.runtime.bell import Bell
+from headrace.queues import taken_within
+from headrace.runtime.bell import Bell
 
 
 def test_what_is_there_is_taken_and_what_comes_is_waited_for() -> None:

@@ -1,4 +1,4 @@
-"""What penstock.toml says about running a topology."""
+"""What headrace.toml says about running a topology."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-import penstock
-from penstock.core.computation import Computation, computation
-from penstock.core.errors import BadSetting
-from penstock.core.policy import Policy
-from penstock.core.topology import STREAM_SETTINGS, Topology
-from penstock.runtime.settings import RunSettings
+import headrace
+from headrace.core.computation import Computation, computation
+from headrace.core.errors import BadSetting
+from headrace.core.policy import Policy
+from headrace.core.topology import STREAM_SETTINGS, Topology
+from headrace.runtime.settings import RunSettings
 
 WHOLE = """
 hub = "./data"
@@ -60,7 +60,7 @@ def _made(name: str, **settings: Any) -> Computation:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    return tmp_path / "penstock.toml"
+    return tmp_path / "headrace.toml"
 
 
 def _read(file: Path, text: str) -> RunSettings:
@@ -156,7 +156,7 @@ def test_stream_settings_go_by_name_then_code_then_default(file: Path) -> None:
 def test_what_is_said_of_a_stream_makes_one(file: Path) -> None:
     read = _read(file, WHOLE)
     assert set(STREAM_SETTINGS) == set(read.stream("shop/orders", Topology(_made("bill"))))
-    with penstock.open("memory:") as hub:
+    with headrace.open("memory:") as hub:
         settings = read.stream("shop/orders", Topology(_made("bill")))
         made = hub.create_stream("shop/orders", **settings)
         assert (made.shards, made.info.retention_bytes) == (8, 10 * 2**30)
@@ -189,7 +189,7 @@ def test_names_that_the_topology_does_not_have_are_logged(
         "[policies.default]\n[policies.bil]\n[computations.bill]\n[computations.unlike]\n"
         '[streams."shop/order"]\n[streams."bill.dead-letters"]\n[streams."shop/orders"]\n',
     )
-    with caplog.at_level(logging.WARNING, logger="penstock"):
+    with caplog.at_level(logging.WARNING, logger="headrace"):
         read.warn_unknown(Topology(_made("bill"), name="shop"))
     assert caplog.messages == [
         f'{file}: [streams."shop/order"]: topology=shop has none of that name; '

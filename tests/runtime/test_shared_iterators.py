@@ -10,8 +10,8 @@ import pytest
 
 SHARE = """
 import sys, threading, time
-import penstock
-with penstock.open(sys.argv[1]) as hub:
+import headrace
+with headrace.open(sys.argv[1]) as hub:
     stream = hub.create_stream("a", shards=1)
     stream.append_many([(b"x" * 50, None)] * 30_000)
     for turn in range(8):

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-import penstock
-from penstock.backends.lmdb.gate import Gate, Place
+import headrace
+from headrace.backends.lmdb.gate import Gate, Place
 
 _CLOSING = """
 import os, signal, sys, threading, time
-import penstock
-hub = penstock.open(sys.argv[1])
+import headrace
+hub = headrace.open(sys.argv[1])
 stream = hub.create_stream("a", shards=1, exist_ok=True)
 stream.append_many([(b"x" * 100, None)] * 2000)
 
@@ -38,7 +38,7 @@ while True:
             list(stream.read(0))
         case _:
             number += 1
-            penstock.open(f"{sys.argv[1]}-{number % 3}").close()
+            headrace.open(f"{sys.argv[1]}-{number % 3}").close()
 """
 
 
@@ -58,13 +58,13 @@ def test_a_handler_may_close_the_hub_whatever_it_interrupts(tmp_path: Path, busy
 
 _RAISING = """
 import random, signal, sys
-import penstock
+import headrace
 
 class Now(Exception): pass
 def now(*_): raise Now
 signal.signal(signal.SIGALRM, now)
 dice = random.Random(20)
-hub = penstock.open(sys.argv[1])
+hub = headrace.open(sys.argv[1])
 stream = hub.create_stream("a", shards=1)
 hit = 0
 for _ in range(400):
@@ -79,7 +79,7 @@ for _ in range(400):
 stream.append(b"still")
 del stream
 hub.close()
-with penstock.open(sys.argv[1]) as hub:
+with headrace.open(sys.argv[1]) as hub:
     print(hit > 100, [record.data for record in hub.stream("a").read(0)], flush=True)
 """
 
@@ -115,7 +115,7 @@ def test_a_place_whose_frame_is_gone_keeps_nobody_out() -> None:
 
 
 def test_a_cut_writer_file_kills_nobody(tmp_path: Path) -> None:
-    with penstock.open(tmp_path / "hub") as hub:
+    with headrace.open(tmp_path / "hub") as hub:
         stream = hub.create_stream("a", shards=1)
         os.truncate(tmp_path / "hub" / "writer", 0)
         assert stream.append(b"x").offset == 0
@@ -123,11 +123,11 @@ def test_a_cut_writer_file_kills_nobody(tmp_path: Path) -> None:
 
 def test_a_shared_memory_hub_closes_with_its_last_user() -> None:
     name = f"memory:test-{time.monotonic_ns()}"
-    one, other = penstock.open(name), penstock.open(name)
+    one, other = headrace.open(name), headrace.open(name)
     one.create_stream("a", shards=1).append(b"x")
     one.close()
     one.close()
     assert [stream.name for stream in other.streams()] == ["a"]
     other.close()
-    with penstock.open(name) as fresh:
+    with headrace.open(name) as fresh:
         assert fresh.streams() == []

@@ -13,15 +13,15 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-import penstock
+import headrace
 
 CHUNKS = 20
 CHUNK_RECORDS = 500_000
 BATCH_RECORDS = 50_000
 
 _READER = """
-import sys, penstock
-stream = penstock.open(sys.argv[1]).stream("load")
+import sys, headrace
+stream = headrace.open(sys.argv[1]).stream("load")
 for record in stream.read(0, follow=True):
     print(record.offset, flush=True)
 """
@@ -30,7 +30,7 @@ for record in stream.read(0, follow=True):
 @pytest.mark.slow
 def test_a_stopped_reader_does_not_slow_producers_down(tmp_path: Path) -> None:
     batch = pa.RecordBatch.from_pydict({"data": [b"0123456789"] * BATCH_RECORDS})
-    with penstock.open(tmp_path / "hub") as hub:
+    with headrace.open(tmp_path / "hub") as hub:
         stream = hub.create_stream("load", shards=1)
         stream.append(b"first")
         reader = subprocess.Popen(

@@ -12,27 +12,27 @@ from contextlib import ExitStack, suppress
 
 import pytest
 
-import penstock
-from penstock.core.attempts import Attempts
-from penstock.core.dispatch import Dispatch, Duty, Rules
-from penstock.core.errors import Refused
-from penstock.core.model import ShardId
-from penstock.core.policy import Policy
-from penstock.core.ports import Grant
-from penstock.core.verdict import Judge
-from penstock.runtime import switchboard, wire
-from penstock.runtime.dispatcher import Dispatcher
-from penstock.runtime.engine import Progress as Seen
-from penstock.runtime.protocol import Ask, Close, Cut, Failed, Progress, Report, Verdict, Work
-from penstock.runtime.switchboard import GREETINGS_MAX, Switchboard
-from penstock.runtime.wire import Unfit, Wire, called, greeted
-from penstock.testing.faults.children import until
+import headrace
+from headrace.core.attempts import Attempts
+from headrace.core.dispatch import Dispatch, Duty, Rules
+from headrace.core.errors import Refused
+from headrace.core.model import ShardId
+from headrace.core.policy import Policy
+from headrace.core.ports import Grant
+from headrace.core.verdict import Judge
+from headrace.runtime import switchboard, wire
+from headrace.runtime.dispatcher import Dispatcher
+from headrace.runtime.engine import Progress as Seen
+from headrace.runtime.protocol import Ask, Close, Cut, Failed, Progress, Report, Verdict, Work
+from headrace.runtime.switchboard import GREETINGS_MAX, Switchboard
+from headrace.runtime.wire import Unfit, Wire, called, greeted
+from headrace.testing.faults.children import until
 
 DUTY = Duty("bill", ShardId("orders", 0))
 
 
 def threads() -> list[str]:
-    return sorted(thread.name for thread in threading.enumerate() if "penstock-" in thread.name)
+    return sorted(thread.name for thread in threading.enumerate() if "headrace-" in thread.name)
 
 
 def files() -> int:
@@ -57,7 +57,7 @@ def board(dispatcher: Dispatcher, request: pytest.FixtureRequest) -> Iterator[Sw
 
 
 def begin(dispatcher: Dispatcher, end: int = 10) -> None:
-    with penstock.open("memory:") as hub:
+    with headrace.open("memory:") as hub:
         stream = hub.create_stream("orders", shards=1).info
     dispatcher.begin(
         DUTY, Grant("bill", stream, 0, b"1"), 0, end, Attempts(),
@@ -166,7 +166,7 @@ def test_one_that_hangs_up_without_a_word_is_nothing_to_warn_of(
     board: Switchboard, caplog: pytest.LogCaptureFixture
 ) -> None:
     """So does a lane that is killed while it begins, as all are when one of them cannot."""
-    caplog.set_level("INFO", logger="penstock")
+    caplog.set_level("INFO", logger="headrace")
     family, place = wire._place(board.address)
     with socket.socket(family) as caller:
         caller.connect(place)

@@ -16,10 +16,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.core.errors import BadSetting, Refused
-from penstock.runtime import wire
-from penstock.runtime.protocol import Ask, Close, Cut, Failed, Progress, Report, Verdict, Work
-from penstock.runtime.wire import (
+from headrace.core.errors import BadSetting, Refused
+from headrace.runtime import wire
+from headrace.runtime.protocol import Ask, Close, Cut, Failed, Progress, Report, Verdict, Work
+from headrace.runtime.wire import (
     MESSAGE_BYTES_MAX,
     FromLane,
     ToLane,
@@ -30,7 +30,7 @@ from penstock.runtime.wire import (
     greeted,
     listening,
 )
-from penstock.testing.faults.children import dice
+from headrace.testing.faults.children import dice
 
 SECRET, OTHER = b"s" * 32, b"o" * 32
 MUTANTS = 2_000
@@ -366,7 +366,7 @@ def test_an_address_that_is_none_is_refused(address: str) -> None:
         called(address, SECRET, 0)
 
 
-@pytest.mark.parametrize("address", ["unix:@penstock-nobody", "unix:/" + "x" * 200, "tcp:[::1]:1"])
+@pytest.mark.parametrize("address", ["unix:@headrace-nobody", "unix:/" + "x" * 200, "tcp:[::1]:1"])
 def test_where_nobody_listens_a_lane_is_told_so(address: str) -> None:
     with pytest.raises(Refused, match="does not answer"):
         called(address, SECRET, 0)

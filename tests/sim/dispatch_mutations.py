@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.sim.mutations import Change, Mutation
 
-DISPATCH = "penstock.core.dispatch"
+DISPATCH = "headrace.core.dispatch"
 
 
 def _one(name: str, seeds: int, old: str, new: str) -> Mutation:

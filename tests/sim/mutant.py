@@ -44,8 +44,8 @@ class _Finder:
 def main(number: int, seeds: int) -> str:
     """The first seed that finds it, and how; nothing if none does."""
     sys.meta_path.insert(0, _Finder(MUTATIONS[number].changes))
-    from penstock.testing.simulator.simulation import simulate
-    from penstock.testing.simulator.swarm import drawn
+    from headrace.testing.simulator.simulation import simulate
+    from headrace.testing.simulator.swarm import drawn
 
     stress: Mapping[str, Any] = MUTATIONS[number].stress
     for seed in range(seeds):

@@ -6,18 +6,18 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-MEMBER = "penstock.core.member"
-GROUP = "penstock.core.group"
-DRAFT = "penstock.core.draft"
-WATCH = "penstock.core.watch"
-CHECKPOINT = "penstock.core.checkpoint"
-TRANSACTION = "penstock.core.transaction"
-COORDINATOR = "penstock.runtime.coordinator"
-GROUP_BYTES = "penstock.core.group_bytes"
-CHECKS = "penstock.testing.simulator.checks"
-OBSERVER = "penstock.testing.simulator.observer"
-REPLICA = "penstock.testing.simulator.replica"
-WORKER = "penstock.testing.simulator.worker"
+MEMBER = "headrace.core.member"
+GROUP = "headrace.core.group"
+DRAFT = "headrace.core.draft"
+WATCH = "headrace.core.watch"
+CHECKPOINT = "headrace.core.checkpoint"
+TRANSACTION = "headrace.core.transaction"
+COORDINATOR = "headrace.runtime.coordinator"
+GROUP_BYTES = "headrace.core.group_bytes"
+CHECKS = "headrace.testing.simulator.checks"
+OBSERVER = "headrace.testing.simulator.observer"
+REPLICA = "headrace.testing.simulator.replica"
+WORKER = "headrace.testing.simulator.worker"
 
 
 class Change(NamedTuple):

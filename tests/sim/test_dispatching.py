@@ -14,10 +14,10 @@ from types import ModuleType
 import pytest
 from click.testing import CliRunner
 
-from penstock.core import dispatch
-from penstock.core.dispatch import Dispatch
-from penstock.testing.simulator import __main__ as program
-from penstock.testing.simulator.dispatching import SOMETIMES, simulate
+from headrace.core import dispatch
+from headrace.core.dispatch import Dispatch
+from headrace.testing.simulator import __main__ as program
+from headrace.testing.simulator.dispatching import SOMETIMES, simulate
 from tests.sim.dispatch_mutations import MUTATIONS
 from tests.sim.mutations import Mutation
 
@@ -69,7 +69,7 @@ def test_one_seed_is_one_history() -> None:
 def test_a_violation_comes_with_its_seed_and_what_happened_last(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("penstock.core.dispatch.Dispatch.overdue", lambda self, now_s: [])
+    monkeypatch.setattr("headrace.core.dispatch.Dispatch.overdue", lambda self, now_s: [])
     outcome = next(o for o in map(simulate, range(50)) if "revocation" in o.violation)
     assert re.match(r"revocation ends by its deadline: s:\d: ", outcome.violation)
     story = "\n".join(outcome.story)

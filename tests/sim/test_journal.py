@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.core import journal, keys
-from penstock.core.group_bytes import decoded
-from penstock.runtime.coordinator import Coordinator
-from penstock.testing.simulator.replica import OWN_ALLOCATOR
-from penstock.testing.simulator.simulation import _Simulation
-from penstock.testing.simulator.store import GROUP
-from penstock.testing.simulator.swarm import drawn
+from headrace.core import journal, keys
+from headrace.core.group_bytes import decoded
+from headrace.runtime.coordinator import Coordinator
+from headrace.testing.simulator.replica import OWN_ALLOCATOR
+from headrace.testing.simulator.simulation import _Simulation
+from headrace.testing.simulator.store import GROUP
+from headrace.testing.simulator.swarm import drawn
 
 SIMULATED_S = 400
 

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.core import group
-from penstock.testing.simulator.simulation import Outcome, shrunk, simulate
-from penstock.testing.simulator.swarm import FAULTS, Swarm, drawn
+from headrace.core import group
+from headrace.testing.simulator.simulation import Outcome, shrunk, simulate
+from headrace.testing.simulator.swarm import FAULTS, Swarm, drawn
 
 FRESH_SEEDS = 60
 
@@ -36,9 +36,9 @@ def _simulate_busy(seed: int) -> Outcome:
 @pytest.mark.slow
 def test_fresh_seeds_break_nothing() -> None:
     """A range drawn anew each time; it is printed, and `make sim SEED=…` runs one again."""
-    command = [sys.executable, "-m", "penstock.testing.simulator", "--seeds", str(FRESH_SEEDS)]
-    if "PENSTOCK_SEED" in os.environ:
-        command += ["--start", os.environ["PENSTOCK_SEED"]]
+    command = [sys.executable, "-m", "headrace.testing.simulator", "--seeds", str(FRESH_SEEDS)]
+    if "HEADRACE_SEED" in os.environ:
+        command += ["--start", os.environ["HEADRACE_SEED"]]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
     sys.stdout.write(done.stdout)
     assert done.returncode == 0, done.stdout
@@ -71,7 +71,7 @@ def test_one_seed_is_one_history() -> None:
     """Also in another process, whose hashes are others."""
     seeds = range(5)
     program = (
-        "from penstock.testing.simulator.simulation import simulate\n"
+        "from headrace.testing.simulator.simulation import simulate\n"
         f"print([simulate(seed, 200).digest for seed in {list(seeds)}])"
     )
     found = set()
@@ -90,7 +90,7 @@ def test_one_seed_is_one_history() -> None:
 def test_a_violation_comes_with_its_seed_and_a_readable_story(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("penstock.core.member.LEASE_SHARE", 5.0)
+    monkeypatch.setattr("headrace.core.member.LEASE_SHARE", 5.0)
     outcomes = (simulate(seed) for seed in range(20))
     outcome = next(outcome for outcome in outcomes if outcome.violation)
     assert re.match(r"E5: [ab]:\d+: offset \d+ by an evicted, unpaused process", outcome.violation)

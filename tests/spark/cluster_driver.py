@@ -10,12 +10,12 @@ import threading
 from contextlib import ExitStack
 from typing import Any
 
-import penstock
-from penstock.core.errors import PenstockError
-from penstock.runtime.loading import load_topology
-from penstock.runtime.running import Running
-from penstock.runtime.settings import RunSettings
-from penstock.spark import SparkSettings, spark_session
+import headrace
+from headrace.core.errors import HeadraceError
+from headrace.runtime.loading import load_topology
+from headrace.runtime.running import Running
+from headrace.runtime.settings import RunSettings
+from headrace.spark import SparkSettings, spark_session
 
 
 class Driver:
@@ -25,7 +25,7 @@ class Driver:
 
     def start(self, *, hub: str, reference: str, policy: dict[str, Any], **given: Any) -> Any:
         loaded = load_topology(reference)
-        self._running = penstock.start(
+        self._running = headrace.start(
             loaded.topology,
             hub,
             spark=self._session,
@@ -56,7 +56,7 @@ class Driver:
 
     def open_jobs(self) -> Any:
         """How many lanes this process waits for."""
-        return len([one for one in threading.enumerate() if "penstock-spark-job" in one.name])
+        return len([one for one in threading.enumerate() if "headrace-spark-job" in one.name])
 
     def stop(self) -> Any:
         running, self._running = self._running, None
@@ -76,7 +76,7 @@ def main() -> None:
             call, given = json.loads(line)
             try:
                 _say(getattr(driver, call)(**given))
-            except PenstockError as why:
+            except HeadraceError as why:
                 _say({"refused": str(why)})
 
 

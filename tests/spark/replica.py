@@ -1,11 +1,11 @@
-"""``penstock run``, once for each line of arguments, in one process: Java is started once."""
+"""``headrace run``, once for each line of arguments, in one process: Java is started once."""
 
 from __future__ import annotations
 
 import json
 import sys
 
-from penstock.cli.main import main
+from headrace.cli.main import main
 
 
 def run(arguments: list[str]) -> object:

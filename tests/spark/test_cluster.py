@@ -18,11 +18,11 @@ from typing import Any
 
 import pytest
 
-import penstock
-from penstock.runtime.hub import Hub
-from penstock.spark.reach import ON_THIS_MACHINE
-from penstock.testing.faults.children import Child, until
-from penstock.testing.spark_cluster import (
+import headrace
+from headrace.runtime.hub import Hub
+from headrace.spark.reach import ON_THIS_MACHINE
+from headrace.testing.faults.children import Child, until
+from headrace.testing.spark_cluster import (
     EXECUTOR_MEMORY,
     SparkCluster,
     is_gone,
@@ -109,7 +109,7 @@ def driver(driving: Driver) -> Iterator[Driver]:
 
 @pytest.fixture
 def hub(tmp_path: Path) -> Iterator[Hub]:
-    with penstock.open(tmp_path / "hub") as hub:
+    with headrace.open(tmp_path / "hub") as hub:
         hub.create_stream("orders", **handlers_trouble.MADE)  # type: ignore[arg-type]
         hub.create_stream("bills", shards=1, codec="json")
         yield hub

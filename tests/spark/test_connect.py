@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-import penstock
-from penstock.runtime.hub import Hub
-from penstock.testing.faults.children import Child, until
+import headrace
+from headrace.runtime.hub import Hub
+from headrace.testing.faults.children import Child, until
 from tests.engine import handlers_trouble
 from tests.engine.trouble import (
     FAST,
@@ -85,7 +85,7 @@ def driver(child: Child) -> Iterator[Driver]:
 
 @pytest.fixture
 def hub(tmp_path: Path) -> Iterator[Hub]:
-    with penstock.open(tmp_path / "hub") as hub:
+    with headrace.open(tmp_path / "hub") as hub:
         hub.create_stream("orders", **handlers_trouble.MADE)  # type: ignore[arg-type]
         hub.create_stream("bills", shards=1, codec="json")
         yield hub
@@ -157,7 +157,7 @@ def test_a_server_that_is_not_there_is_one_line(hub: Hub, tmp_path: Path) -> Non
     assert time.monotonic() - began_s < 20
     assert ended.returncode == 2
     assert ended.stderr == (
-        "penstock: sc://127.0.0.1:9 does not answer: Connection refused; is it started, and on "
+        "headrace: sc://127.0.0.1:9 does not answer: Connection refused; is it started, and on "
         "this port?\n"
     )
 
@@ -181,6 +181,6 @@ def listening(pids: list[int]) -> set[str]:
 
 def _run(cwd: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "penstock", "--hub", "hub", "run", REFERENCE, *arguments],
+        [sys.executable, "-m", "headrace", "--hub", "hub", "run", REFERENCE, *arguments],
         cwd=cwd, capture_output=True, text=True, check=False, timeout=240,
     )  # fmt: skip

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import penstock
-from penstock import failpoints
-from penstock.core.errors import BadTopology
-from penstock.runtime import errand
-from penstock.runtime.hub import Hub
-from penstock.testing.faults.children import until
+import headrace
+from headrace import failpoints
+from headrace.core.errors import BadTopology
+from headrace.runtime import errand
+from headrace.runtime.hub import Hub
+from headrace.testing.faults.children import until
 from tests.engine import handlers_trouble
 from tests.engine.handlers_trouble import noted, topology
 from tests.engine.trouble import (
@@ -49,14 +49,14 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 OURS = (
-    "penstock-switchboard", "penstock-line", "penstock-work", "penstock-replica",
-    "penstock-spark-job", "penstock-spark-cancel",
+    "headrace-switchboard", "headrace-line", "headrace-work", "headrace-replica",
+    "headrace-spark-job", "headrace-spark-cancel",
 )  # fmt: skip
 
 
 @pytest.fixture
 def hub(tmp_path: Path, spark: SparkSession) -> Iterator[Hub]:
-    with penstock.open(tmp_path / "hub") as hub:
+    with headrace.open(tmp_path / "hub") as hub:
         hub.create_stream("orders", **handlers_trouble.MADE)  # type: ignore[arg-type]
         yield hub
     until(lambda: not lanes_on_spark(os.getpid()), "no lane is left", 10, _own_lanes)
@@ -190,19 +190,19 @@ def test_a_handler_that_hangs_past_the_timeout_is_killed_and_its_record_tried_ag
 def test_one_record_that_blocks_holds_up_one_lane_of_a_pool(
     tmp_path: Path, effects: Path, spark: SparkSession
 ) -> None:
-    with penstock.open(tmp_path / "hub") as hub:
+    with headrace.open(tmp_path / "hub") as hub:
         hub.create_stream("orders", shards=8, codec="json")
         fill(hub, 50, {0: {"do": "hang", "once": True}})
         told = {"effects": str(effects), "work_s": 0.001}
         given = {**FAST, "lanes": 2, "spark": spark, "reference": REFERENCE, "options": told}
-        with penstock.start(topology, hub, **given) as running:
+        with headrace.start(topology, hub, **given) as running:
             blocked = {(0, offset) for offset in range(51)}
             until(lambda: len(bills(hub)) >= 7 * 50, "seven shards are drained", 30)
             assert set(bills(hub)) >= set(all_but(hub, *blocked))
             assert len(times(effects, 0, 5)) == 1, "it blocks still"
             assert len({pid for pid, shard, _, _ in noted(effects) if shard}) <= 2
             assert not running.stop("100ms"), "the one that blocks is given up"
-        with penstock.start(topology, hub, **given) as running:
+        with headrace.start(topology, hub, **given) as running:
             assert running.wait("20s", until_caught_up=True)
         check_once(hub)
 
@@ -269,7 +269,7 @@ def test_lanes_go_on_while_java_stands_still_for_longer_than_a_session(
 
 BY_HAND = """
 import os
-from penstock import Topology, computation
+from headrace import Topology, computation
 
 def priced(value):
     return {"price": 2 * value["amount"], "by": os.getpid()}
@@ -286,7 +286,7 @@ topology = Topology(price, streams={"wishes": made, "prices": made})
 def test_a_topology_typed_in_by_hand_goes_along(hub: Hub, spark: SparkSession) -> None:
     typed: dict[str, Any] = {"__name__": "__main__"}
     exec(BY_HAND, typed)
-    with penstock.start(typed["topology"], hub, spark=spark, lanes=1, **FAST) as running:
+    with headrace.start(typed["topology"], hub, spark=spark, lanes=1, **FAST) as running:
         hub.stream("wishes").append({"amount": 21}, key="ann")
         assert running.wait("20s", until_caught_up=True)
     (record,) = hub.stream("prices").read(0)
@@ -298,7 +298,7 @@ def test_a_topology_that_cannot_go_along_is_one_line(hub: Hub, spark: SparkSessi
     typed: dict[str, Any] = {"__name__": "__main__", "lock": threading.Lock()}
     exec(BY_HAND.replace("2 * value", "lock and 2 * value"), typed)
     with pytest.raises(BadTopology, match=r"sent to Spark: TypeError: .*lock") as refused:
-        penstock.start(typed["topology"], hub, spark=spark, lanes=1)
+        headrace.start(typed["topology"], hub, spark=spark, lanes=1)
     assert "\n" not in str(refused.value)
     assert "reference=" in str(refused.value)
 
@@ -311,7 +311,7 @@ def _workers(spark: SparkSession, count: int) -> dict[int, dict[str, Any]]:
 
     def look_around(nothing: Iterable[int]) -> Iterable[dict[str, Any]]:
         list(nothing)
-        log = logging.getLogger("penstock")
+        log = logging.getLogger("headrace")
         files = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
         yield {
             "pid": os.getpid(),
@@ -337,7 +337,7 @@ def test_a_worker_that_was_a_lane_is_left_as_it_was_found(
 ) -> None:
     _workers(spark, 4)
     before = _workers(spark, 4)
-    monkeypatch.setenv("PENSTOCK_FAIL", "trim.between:raise")
+    monkeypatch.setenv("HEADRACE_FAIL", "trim.between:raise")
     served = []
     for _ in range(2):
         known = len(noted(effects))

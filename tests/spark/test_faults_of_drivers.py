@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import penstock
-from penstock.runtime.hub import Hub
-from penstock.runtime.running import Running
-from penstock.testing.faults.children import until
+import headrace
+from headrace.runtime.hub import Hub
+from headrace.runtime.running import Running
+from headrace.testing.faults.children import until
 from tests.engine import handlers_trouble
 from tests.engine.handlers_trouble import noted, topology
 from tests.engine.trouble import (
@@ -69,8 +69,8 @@ STARTED_S = 120.0
 
 @pytest.fixture
 def hub(tmp_path: Path) -> Iterator[Hub]:
-    (tmp_path / "penstock.toml").write_text(SETTINGS)
-    with penstock.open(tmp_path / "hub") as hub:
+    (tmp_path / "headrace.toml").write_text(SETTINGS)
+    with headrace.open(tmp_path / "hub") as hub:
         hub.create_stream("orders", **handlers_trouble.MADE)  # type: ignore[arg-type]
         yield hub
 
@@ -81,7 +81,7 @@ def effects(tmp_path: Path) -> Path:
 
 
 def _run(effects: Path, *more: str) -> list[str]:
-    """What is said to ``penstock``."""
+    """What is said to ``headrace``."""
     options = ["--option", f"effects={effects}", "--option", f"work_s={WORK_S}"]
     return ["--hub", str(effects.with_name("hub")), "run", REFERENCE, *options, *more]
 
@@ -108,9 +108,9 @@ def until_begun(run: subprocess.Popen[str], has_begun: Callable[[], object]) -> 
 
 def running_here(hub: Hub, effects: Path, spark: SparkSession) -> Running:
     told = {"effects": str(effects), "work_s": WORK_S}
-    return penstock.start(
+    return headrace.start(
         topology, hub, name="here", spark=spark, lanes=4, reference=REFERENCE, options=told,
-        settings=effects.with_name("penstock.toml"),
+        settings=effects.with_name("headrace.toml"),
     )  # fmt: skip
 
 
@@ -243,7 +243,7 @@ def test_a_replica_that_stood_still_for_longer_than_a_session_doubles_nothing(
             assert out == ""
             assert "Traceback" not in complaints, complaints
             last = complaints.splitlines()[-1]
-            assert last.startswith("penstock: "), complaints
+            assert last.startswith("headrace: "), complaints
             assert "Java has ended by signal 9" in last, complaints
             pages = re.search(r"its pages: http://[^:]*:([0-9]+)", complaints)
             assert pages is not None
@@ -313,7 +313,7 @@ def one_after_the_other(effects: Path) -> Iterator[subprocess.Popen[str]]:
 
 def test_ctrl_c_once_drains_and_twice_ends_at_once(hub: Hub, effects: Path) -> None:
     patient = SETTINGS.replace(f'max_wait_handler = "{WAIT_S}s"', 'max_wait_handler = "60s"')
-    effects.with_name("penstock.toml").write_text(patient)
+    effects.with_name("headrace.toml").write_text(patient)
     with one_after_the_other(effects) as apart:
 
         def run() -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.core.errors import BadSetting
-from penstock.spark.needs import check_python
-from penstock.spark.session import first_line
+from headrace.core.errors import BadSetting
+from headrace.spark.needs import check_python
+from headrace.spark.session import first_line
 
 
 def test_workers_of_another_python_are_refused(tmp_path: Path) -> None:

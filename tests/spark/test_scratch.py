@@ -8,10 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from penstock.spark.scratch import PREFIX, sweep
-from penstock.spark.session import defaults
+from headrace.spark.scratch import PREFIX, sweep
+from headrace.spark.session import defaults
 
-MAKE = "from penstock.spark.scratch import scratch_directory as d; print(d(), flush=True); "
+MAKE = "from headrace.spark.scratch import scratch_directory as d; print(d(), flush=True); "
 
 
 def made(place: Path, then: str) -> subprocess.Popen[str]:
@@ -39,7 +39,7 @@ def test_it_is_private_and_goes_with_its_process(tmp_path: Path) -> None:
 
 
 def test_what_a_killed_one_left_the_next_one_removes_and_no_other(tmp_path: Path) -> None:
-    other = tmp_path / "penstock-else"
+    other = tmp_path / "headrace-else"
     other.mkdir()
     with made(tmp_path, "input()") as killed, made(tmp_path, "input()") as living:
         left, kept = line(killed), line(living)

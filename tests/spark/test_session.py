@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
-import penstock
-from penstock import Topology, computation
-from penstock.core.errors import BadSetting, PenstockError, Refused, Unsupported
-from penstock.runtime.outputs import Outputs
-from penstock.spark import SparkSettings, needs, session, spark_session
-from penstock.spark.java import Java, find_java
-from penstock.spark.needs import check_answers, check_slots, local_slots, place_of
-from penstock.spark.reach import ON_THIS_MACHINE
+import headrace
+from headrace import Topology, computation
+from headrace.core.errors import BadSetting, HeadraceError, Refused, Unsupported
+from headrace.runtime.outputs import Outputs
+from headrace.spark import SparkSettings, needs, session, spark_session
+from headrace.spark.java import Java, find_java
+from headrace.spark.needs import check_answers, check_slots, local_slots, place_of
+from headrace.spark.reach import ON_THIS_MACHINE
 from tests.cli.test_commands import Shell, shell
 from tests.conftest import SPARK_CONF
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["shell"]
 
 SHOP = """\
-from penstock import Topology, computation
+from headrace import Topology, computation
 
 @computation(inputs="orders", outputs="bills")
 def bill(record, out):
@@ -48,7 +48,7 @@ topology = Topology(bill, streams={"orders": made, "bills": {"shards": 1, "codec
 
 @pytest.fixture(autouse=True)
 def quiet_again() -> Iterator[None]:
-    logger = logging.getLogger("penstock")
+    logger = logging.getLogger("headrace")
     level, handlers = logger.level, list(logger.handlers)
     yield
     logger.setLevel(level)
@@ -69,7 +69,7 @@ def no_java_starts(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def shop(shell: Shell, no_java_starts: None) -> Shell:
     (shell.cwd / "shop.py").write_text(SHOP)
-    with penstock.open(shell.cwd / "penstock-data") as hub:
+    with headrace.open(shell.cwd / "headrace-data") as hub:
         hub.create_stream("orders", shards=2, codec="json")
         hub.create_stream("bills", shards=1, codec="json")
     return shell
@@ -96,7 +96,7 @@ def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Java_:
 
 def refused(**settings: str) -> str:
     """The one line with which a session for four lanes is refused."""
-    with pytest.raises(PenstockError) as why:
+    with pytest.raises(HeadraceError) as why:
         spark_session(4, SparkSettings(**settings)).__enter__()  # type: ignore[arg-type]
     assert "\n" not in str(why.value)
     return str(why.value)
@@ -170,7 +170,7 @@ def missing(*names: str) -> Callable[[str], ModuleSpec | None]:
 def test_missing_pyspark_is_one_line(no_java_starts: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(needs, "find_spec", missing("pyspark"))
     assert refused() == (
-        "pyspark is not installed: pip install 'penstock[spark]', or run without Spark: "
+        "pyspark is not installed: pip install 'headrace[spark]', or run without Spark: "
         "--engine local"
     )
 
@@ -181,7 +181,7 @@ def test_missing_pandas_is_one_line(no_java_starts: None, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(needs, "version", version)
     assert refused() == (
-        "pandas is not installed, and Spark wants it: pip install 'penstock[spark]'"
+        "pandas is not installed, and Spark wants it: pip install 'headrace[spark]'"
     )
 
 
@@ -198,7 +198,7 @@ def test_missing_packages_of_connect_are_one_line(
     no_java_starts: None, monkeypatch: pytest.MonkeyPatch, package: str
 ) -> None:
     monkeypatch.setattr(needs, "find_spec", missing(package))
-    line = "Spark Connect wants more packages: pip install 'penstock[connect]'"
+    line = "Spark Connect wants more packages: pip install 'headrace[connect]'"
     assert refused(remote="sc://localhost") == line
     assert line not in refused(master="local[1]"), "without it they are not missed"
 
@@ -240,10 +240,10 @@ def test_own_session_with_too_few_slots_is_refused(spark: SparkSession, tmp_path
     slots = local_slots(spark.conf.get("spark.master") or "")
     assert slots is not None
     with (
-        penstock.open(tmp_path / "hub") as hub,
+        headrace.open(tmp_path / "hub") as hub,
         pytest.raises(BadSetting, match=f"{slots} tasks at once, too few for {slots + 1} lanes"),
     ):
-        penstock.start(topology, hub, spark=spark, lanes=slots + 1)
+        headrace.start(topology, hub, spark=spark, lanes=slots + 1)
 
 
 # Masters and servers that are not there
@@ -339,21 +339,21 @@ def test_a_cluster_that_does_not_answer_is_one_line(shop: Shell, closed_port: in
 
 
 def test_a_hub_in_memory_is_no_place_for_lanes_of_spark(shop: Shell) -> None:
-    (shop.cwd / "penstock.toml").write_text("")
+    (shop.cwd / "headrace.toml").write_text("")
     assert "memory" in shop.fails("--hub", "memory:", "run", "shop.py", "--json")
 
 
 @pytest.mark.slow
 def test_a_hub_in_memory_is_refused_in_own_session_too(spark: SparkSession) -> None:
-    with penstock.open("memory:") as hub, pytest.raises(Unsupported, match="memory"):
-        penstock.start(topology, hub, spark=spark, lanes=1)
+    with headrace.open("memory:") as hub, pytest.raises(Unsupported, match="memory"):
+        headrace.start(topology, hub, spark=spark, lanes=1)
 
 
 # What Spark is told
 
 
 @computation(inputs="orders", outputs="bills")
-def bill(record: penstock.Record, out: Outputs) -> None:
+def bill(record: headrace.Record, out: Outputs) -> None:
     out.append("bills", record.value, key="k")
 
 
@@ -433,11 +433,11 @@ OURS = re.compile(
 @pytest.mark.slow
 def test_a_normal_run_shows_no_line_of_spark_or_java(shell: Shell) -> None:
     (shell.cwd / "shop.py").write_text(SHOP)
-    with penstock.open(shell.cwd / "penstock-data") as hub:
+    with headrace.open(shell.cwd / "headrace-data") as hub:
         hub.create_stream("orders", shards=2, codec="json")
         hub.stream("orders").append_many([({"n": n}, str(n)) for n in range(50)])
         ended = subprocess.run(
-            [sys.executable, "-m", "penstock", "run", "shop.py", "--until-caught-up"],
+            [sys.executable, "-m", "headrace", "run", "shop.py", "--until-caught-up"],
             cwd=shell.cwd, env=shell.environment, capture_output=True, text=True, check=False,
             timeout=240,
         )  # fmt: skip

@@ -1,0 +1,159 @@
+"""Signs of life beside the store: one small file per member, locked while its process lives.
+
+A counter is written in place and never synced, so that neither a full nor a slow disk looks like
+death. A lost lock is proof that the process is gone; a counter that stands still only tells that it
+is silent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import struct
+import threading
+import time
+import weakref
+from pathlib import Path
+from typing import NamedTuple
+
+from headrace.core.errors import DiskFull
+from headrace.core.keys import digest
+from headrace.core.ports import Sign
+
+_BEAT = struct.Struct(">Q")
+OLD_S = 3600.0
+_LOOKS = 10
+
+Who = tuple[str, str, int]
+
+
+class _Own(NamedTuple):
+    """An open file of a member of this process; the lock goes with it."""
+
+    file: int
+    path: str
+
+
+class FileLiveness:
+    """Members as files in a directory of the hub."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._own: dict[Who, _Own] = {}
+        self._is_tidy = False
+        self._lock = threading.RLock()
+        _all.add(self)
+
+    def beat(self, group: str, member: str, incarnation: int, beat: int) -> None:
+        who = group, member, incarnation
+        with self._lock:
+            own = self._own.get(who)
+            if own is None or not os.fstat(own.file).st_nlink:
+                # The first beat; or somebody has tidied the directory up under our feet.
+                if own is not None:
+                    os.close(own.file)
+                own = self._own[who] = self._claimed(self._path(who))
+            try:
+                os.pwrite(own.file, _BEAT.pack(beat), 0)
+            except OSError as why:
+                raise DiskFull(f"{own.path} cannot be written: {why}") from None
+
+    def sign(self, group: str, member: str, incarnation: int) -> Sign | None:
+        who = group, member, incarnation
+        for _ in range(_LOOKS):
+            try:
+                file = os.open(self._path(who), os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                return None
+            try:
+                content = os.pread(file, _BEAT.size, 0)
+                alive = who in self._own or not _unlocked(file)
+                now = os.fstat(file)
+            finally:
+                os.close(file)
+            # One that has lost its name since it was opened may have been made anew.
+            if alive or now.st_nlink:
+                beat = _BEAT.unpack(content)[0] if len(content) == _BEAT.size else 0
+                return Sign(alive, beat, max(time.time() - now.st_mtime, 0.0))
+        return None
+
+    def leave(self, group: str, member: str, incarnation: int) -> None:
+        who = group, member, incarnation
+        with self._lock:
+            own = self._own.pop(who, None)
+            if own is not None:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(own.path)
+                os.close(own.file)
+                return
+        self._tidied(self._path(who))
+
+    def let_go(self) -> None:
+        """In a forked child: the locks are the parent's, and end with it, not with its children."""
+        self._lock = threading.RLock()
+        for own in self._own.values():
+            os.close(own.file)
+        self._own.clear()
+
+    def _path(self, who: Who) -> str:
+        group, member, incarnation = who
+        name = f"{digest(group).hex()}-{digest(member).hex()}-{incarnation:x}"
+        return os.path.join(self._directory, name)
+
+    def _claimed(self, path: str) -> _Own:
+        """The file, made under another name and locked before it gets its own: nobody ever finds
+        it unlocked."""
+        making = f"{path}.{os.getpid()}-{threading.get_ident()}"
+        try:
+            os.makedirs(self._directory, mode=0o700, exist_ok=True)
+            self._tidy()
+            file = os.open(making, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.pwrite(file, _BEAT.pack(0), 0)
+            os.rename(making, path)
+        except OSError as why:
+            raise DiskFull(f"{path} cannot be made: {why}") from None
+        return _Own(file, path)
+
+    def _tidy(self) -> None:
+        """Remove what is left of those whom nobody was there to miss."""
+        if self._is_tidy:
+            return
+        self._is_tidy = True
+        with os.scandir(self._directory) as entries:
+            for entry in entries:
+                with contextlib.suppress(FileNotFoundError):  # gone, or renamed by its owner
+                    if time.time() - entry.stat().st_mtime > OLD_S:
+                        self._tidied(entry.path)
+
+    def _tidied(self, path: str) -> None:
+        """Remove what a dead member left; never what a living one holds."""
+        with contextlib.suppress(FileNotFoundError):
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                if _unlocked(file, fcntl.LOCK_EX):
+                    os.unlink(path)
+            finally:
+                os.close(file)
+
+
+def _unlocked(file: int, kind: int = fcntl.LOCK_SH) -> bool:
+    """Whether nobody holds the file: tried, as nothing else tells. Closing it gives the lock back.
+    Those who try share it, so that they do not take each other for the owner."""
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+_all: weakref.WeakSet[FileLiveness] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for liveness in list(_all):
+        liveness.let_go()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,89 @@
+"""``headrace lag`` and ``headrace latency``: how far groups are behind, in records and seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+import headrace
+from headrace.cli import render
+from headrace.cli.streams import as_json
+from headrace.core.places import shown_place
+from headrace.ops.views import lag_views, latency_views
+from headrace.runtime.groups import Groups
+from headrace.runtime.progress import Progress
+from headrace.runtime.rows import now_ms
+
+_View = Callable[[Groups, Progress, bool], list[dict[str, Any]]]
+
+
+def _options(command: Callable[..., None]) -> Callable[..., None]:
+    for option in (
+        as_json,
+        click.option("--quiet", "-q", is_flag=True, help="Only where there is lag."),
+        click.option("--verbose", "-v", is_flag=True, help="A line for each shard."),
+        click.option("--stream", metavar="STREAM", help="This stream only."),
+        click.argument("name", metavar="[GROUP]", required=False),
+    ):
+        command = option(command)
+    return command
+
+
+@click.command()
+@_options
+@click.pass_obj
+def lag(hub: str, /, **asked: Any) -> None:
+    """How far groups are behind: records, and seconds since the oldest unread one came."""
+    _show(hub, _lag, **asked)
+
+
+@click.command()
+@_options
+@click.pass_obj
+def latency(hub: str, /, **asked: Any) -> None:
+    """How long ago the last record that was read came, while there are more to read."""
+    _show(hub, _latency, **asked)
+
+
+def _lag(groups: Groups, come: Progress, each: bool) -> list[dict[str, Any]]:
+    unread = groups.unread(come.positions)
+    return lag_views(come.group, come.positions, unread, now_ms(), each=each)
+
+
+def _latency(groups: Groups, come: Progress, each: bool) -> list[dict[str, Any]]:
+    last = groups.last_read(come.positions)
+    return latency_views(come.group, come.positions, last, now_ms(), each=each)
+
+
+def _show(
+    hub: str,
+    view: _View,
+    name: str | None,
+    stream: str | None,
+    verbose: bool,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    with headrace.open(hub, create=False) as opened:
+        groups = opened.groups
+        if stream is not None:
+            opened.stream(stream)
+        rows = [
+            row
+            for come in groups.progress(name, stream)
+            for row in view(groups, come, verbose)
+            if row["lag"] or not quiet
+        ]
+    rows.sort(key=lambda row: (row["group"], row["stream"]))
+    if as_json:
+        render.json_line(rows)
+    else:
+        render.table(rows, empty="no lag" if quiet else _nothing(hub, name, stream))
+
+
+def _nothing(hub: str, name: str | None, stream: str | None) -> str:
+    if name is not None:
+        return f"{name} reads no stream that is there"
+    return f"no groups in {shown_place(hub)}" if stream is None else f"no group reads {stream}"

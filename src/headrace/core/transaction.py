@@ -1,0 +1,206 @@
+"""What append, transact and commit do inside one transaction: the same code for every backend that
+has one.
+
+Each function looks first and writes last, so that a refusal leaves no trace in a transaction that
+others share.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from headrace.core import keys
+from headrace.core.checkpoint import Checkpoint
+from headrace.core.errors import BadSetting, Fenced, SequenceForgotten
+from headrace.core.model import Slice, StreamInfo
+from headrace.core.ports import ABSENT, NOTHING_BEFORE, Grant, Place, Producer, Versioned
+from headrace.core.reading import check_commit_bytes
+
+PRODUCER_SEQS_REMEMBERED = 64
+"""How many of a producer's last appends to a stream can be repeated safely."""
+
+STORIES_KEPT = 1024
+"""How many commits of one group and shard can be told of."""
+
+VALUE_BYTES_MAX = 1024 * 1024
+
+_REMEMBERED = struct.Struct(">QI")
+_PLACE = struct.Struct(">IQ")
+_OUTPUT = struct.Struct(">IIQI")
+
+
+class Part(NamedTuple):
+    """A batch for one shard, already in the form its backend stores."""
+
+    stream: StreamInfo
+    shard: int
+    records: int
+    content: Any
+
+
+class Transaction(Protocol):
+    """One write transaction of a backend."""
+
+    def get(self, key: bytes) -> Versioned | None: ...
+    def put(self, key: bytes, value: bytes | None) -> None: ...
+    def end(self, stream: StreamInfo, shard: int) -> int:
+        """The offset the next record gets; `ShardClosed`, or `UnknownStream` if it is gone."""
+
+    def add(self, part: Part, base: int) -> None: ...
+
+
+def append(tx: Transaction, parts: Sequence[Part], producer: Producer | None) -> list[Place]:
+    seen = _seen(tx, parts, producer) if producer is not None else None
+    if isinstance(seen, list):
+        return seen
+    places = _places(tx, parts)
+    _add(tx, parts, places)
+    if producer is not None:
+        assert seen is not None
+        key = keys.producer_key(parts[0].stream.id, producer.name)
+        tx.put(key, remembering(seen.kept, producer.seq, places))
+    return places
+
+
+def transact(
+    tx: Transaction, checks: Mapping[bytes, int], puts: Mapping[bytes, bytes | None]
+) -> bool:
+    for key, version in checks.items():
+        found = tx.get(key)
+        if (ABSENT if found is None else found.version) != version:
+            return False
+    for key, value in puts.items():
+        tx.put(key, value)
+    return True
+
+
+def check_puts(checks: Mapping[bytes, int], puts: Mapping[bytes, bytes | None]) -> None:
+    """Refuse keys and values out of bounds before any lock is taken."""
+    for key in (*checks, *puts):
+        if not isinstance(key, bytes) or not 0 < len(key) <= keys.KEY_BYTES_MAX:
+            raise BadSetting(f"a store key of {_shown(key)}: 1 to {keys.KEY_BYTES_MAX} bytes")
+    for value in puts.values():
+        _check_value(value)
+
+
+def commit(
+    tx: Transaction,
+    grant: Grant,
+    done: Slice,
+    outputs: Sequence[Part],
+    dead_letters: Sequence[Part],
+    state: Mapping[bytes, bytes | None],
+    attempts: bytes | None,
+    story: bytes,
+) -> list[Place]:
+    values = (*state, *state.values(), attempts, story)
+    for value in values:
+        _check_value(value)
+    check_commit_bytes(sum(len(value or b"") for value in values))
+    group, stream_id, shard = grant.group, grant.stream.id, grant.shard
+    epoch = tx.get(keys.epoch_key(group, stream_id, shard))
+    checkpoint_key = keys.checkpoint_key(group, stream_id, shard)
+    stored = tx.get(checkpoint_key)
+    before = Checkpoint.decoded(stored.value) if stored else Checkpoint()
+    after = before.advanced(done)
+    # A slice behind the checkpoint was committed already: by a zombie, or by ourselves unheard.
+    if epoch is None or epoch.value != grant.token or after is None:
+        raise Fenced(group, done.stream, shard)
+    parts = [*outputs, *dead_letters]
+    places = _places(tx, parts)
+    _add(tx, parts, places)
+    tx.put(checkpoint_key, after.encoded())
+    for name, value in state.items():
+        row = None if value is None else len(name).to_bytes(4, "big") + name + value
+        tx.put(keys.state_key(group, stream_id, shard, name), row)
+    if attempts is not None:
+        tx.put(keys.attempts_key(group, stream_id, shard), attempts or None)
+    if story:
+        told = b"".join(
+            _OUTPUT.pack(part.stream.id, place.shard, place.base, part.records)
+            for part, place in zip(parts, places, strict=True)
+        )
+        slot = before.commits % STORIES_KEPT
+        row = len(parts).to_bytes(4, "big") + told + story
+        tx.put(keys.story_key(group, stream_id, shard, slot), row)
+    return places[: len(outputs)]
+
+
+def state_entry(row: bytes) -> tuple[bytes, bytes]:
+    """A stored state row as the name and value that were committed."""
+    split = 4 + int.from_bytes(row[:4], "big")
+    return row[4:split], row[split:]
+
+
+def _check_value(value: object) -> None:
+    if value is not None and not (isinstance(value, bytes) and len(value) <= VALUE_BYTES_MAX):
+        raise BadSetting(f"a stored value of {_shown(value)}: at most {VALUE_BYTES_MAX} bytes")
+
+
+def _shown(value: object) -> str:
+    return f"{len(value)} bytes" if isinstance(value, bytes) else type(value).__name__
+
+
+class _Unseen(NamedTuple):
+    kept: bytes
+
+
+def _seen(tx: Transaction, parts: Sequence[Part], producer: Producer) -> list[Place] | _Unseen:
+    stream, shard = parts[0].stream, parts[0].shard
+    found = tx.get(keys.producer_key(stream.id, producer.name))
+    kept = found.value if found else b""
+    last, first_time = NOTHING_BEFORE, None
+    for last, places in _remembered(kept):
+        if last == producer.seq:
+            first_time = places
+    if producer.after is not None and producer.after != last:
+        raise Fenced(producer.name, stream.name, shard)
+    if first_time is not None:
+        return [Place(*place) for place in _PLACE.iter_unpack(first_time)]
+    if producer.seq < last:
+        raise SequenceForgotten(producer.name, producer.seq, last, PRODUCER_SEQS_REMEMBERED)
+    return _Unseen(kept)
+
+
+def last_seq(kept: bytes) -> int:
+    """The number of a producer's last append, by what is remembered of it."""
+    return max((seq for seq, _ in _remembered(kept)), default=NOTHING_BEFORE)
+
+
+def remembering(kept: bytes, seq: int, places: Sequence[Place] = ()) -> bytes:
+    """What is remembered of a producer after one more append."""
+    rows = [
+        _REMEMBERED.pack(old, len(found) // _PLACE.size) + found for old, found in _remembered(kept)
+    ]
+    own = (_PLACE.pack(place.shard, place.base) for place in places)
+    rows = rows[-(PRODUCER_SEQS_REMEMBERED - 1) :]
+    return b"".join([*rows, _REMEMBERED.pack(seq, len(places)), *own])
+
+
+def _remembered(kept: bytes) -> Iterator[tuple[int, bytes]]:
+    at = 0
+    while at < len(kept):
+        seq, count = _REMEMBERED.unpack_from(kept, at)
+        at += _REMEMBERED.size
+        places = kept[at : at + count * _PLACE.size]
+        at += len(places)
+        yield seq, places
+
+
+def _places(tx: Transaction, parts: Sequence[Part]) -> list[Place]:
+    """Where each part will begin."""
+    ends: dict[tuple[int, int], int] = {}
+    places = []
+    for part in parts:
+        shard = part.stream.id, part.shard
+        base = ends[shard] if shard in ends else tx.end(part.stream, part.shard)
+        places.append(Place(part.shard, base))
+        ends[shard] = base + part.records
+    return places
+
+
+def _add(tx: Transaction, parts: Sequence[Part], places: Sequence[Place]) -> None:
+    for part, place in zip(parts, places, strict=True):
+        tx.add(part, place.base)

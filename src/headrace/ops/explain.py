@@ -1,0 +1,292 @@
+"""Why a shard moved, or why it waits: plain sentences about a group, from its journal."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from headrace.core.attempts import Attempts
+from headrace.core.events import (
+    Configure,
+    Delete,
+    Event,
+    Evict,
+    Fence,
+    ForceCheckpoint,
+    Heartbeat,
+    Join,
+    Leave,
+    Release,
+    Resume,
+    ShardsChanged,
+    Stop,
+    Swept,
+)
+from headrace.core.journal import Entry
+from headrace.core.model import ShardId
+from headrace.core.quantities import shown_duration
+from headrace.core.standing import Group, Standing
+from headrace.ops.ranges import shown_shards
+from headrace.ops.times import utc
+from headrace.ops.troubles import attempts_view, because, trouble
+from headrace.runtime.seeks import Position
+
+TOO_LARGE = "a change too large to tell"
+_ANCESTORS_SHOWN = 5
+
+
+class Chapter(NamedTuple):
+    """One chapter in the story of a shard."""
+
+    version: int
+    at_ms: int
+    cause: str
+    became: str
+    stopped: bool = False
+    """Whether the shard was, after it."""
+
+
+@dataclass
+class Told:
+    """What a replay of the journal tells."""
+
+    causes: dict[int, str] = field(default_factory=dict)
+    """By version."""
+    moved: dict[int, dict[str, list[ShardId]]] = field(default_factory=dict)
+    """By version: what became of which shards."""
+    chapters: dict[ShardId, list[Chapter]] = field(default_factory=dict)
+    begin: int | None = None
+    """The version it begins behind; None if nothing is told."""
+    note: str = ""
+    """Why nothing is told."""
+
+
+def told(group: Group, steps: Iterable[tuple[Entry, Group, Group]]) -> Told:
+    """The stories of all shards, if the replay ends at the group as it is; else only why not."""
+    found = Told()
+    end = None
+    for entry, before, after in steps:
+        if entry.version > group.version:
+            break
+        if found.begin is None:
+            found.begin = before.version
+        cause = happened(entry.event, before)
+        found.causes[entry.version] = cause
+        moved = found.moved[entry.version] = {}
+        for shard in _changed(before, after):
+            stands = after.shards.get(shard)
+            became = _became(before.shards.get(shard), stands)
+            moved.setdefault(became, []).append(shard)
+            stopped = stands is not None and stands.stopped
+            chapter = Chapter(entry.version, entry.at_ms, cause, became, stopped)
+            found.chapters.setdefault(shard, []).append(chapter)
+        end = after
+    if end == group:
+        return found
+    return Told(note=_why_not(group, end))
+
+
+def happened(event: Event | None, before: Group | None = None) -> str:
+    """An event in one sentence; more of it if the group before it is known."""
+    match event:
+        case None:
+            return TOO_LARGE
+        case Join():
+            return _joined(event, before)
+        case Heartbeat():
+            return _beat(event, before)
+        case Release():
+            return f"{event.member} let go of {shown_shards(event.shards) or 'nothing'}"
+        case Leave():
+            return f"{event.member} left"
+        case Evict(proof="dead"):
+            return f"{event.member} was evicted: its process is dead"
+        case Evict():
+            return f"{event.member} was evicted: silent for {shown_duration(event.silent_s)}"
+        case ShardsChanged():
+            facts = event.stream
+            return (
+                f"{facts.stream} has {len(facts.shards)} shards"
+                if facts.shards
+                else (f"{facts.stream} is gone")
+            )
+        case Fence():
+            return f"{event.shard} was fenced"
+        case Stop():
+            return f"{event.shard} was stopped"
+        case Resume():
+            return f"{event.shard} was resumed"
+        case ForceCheckpoint():
+            return f"the checkpoint of {event.shard} was moved to {event.next} by hand"
+        case Configure():
+            return _configured(event)
+        case Delete():
+            return "the group was deleted"
+        case Swept():
+            return "what the deleted group left was swept away"
+
+
+def why(
+    shard: ShardId,
+    group: Group,
+    positions: Mapping[ShardId, Position],
+    chapters: list[Chapter],
+    dead: Collection[str] = (),
+    attempts: Attempts | None = None,
+) -> str:
+    """Why a shard stands as it does; ``dead`` are members whose processes are."""
+    standing = group.shards.get(shard)
+    if standing is None:
+        return "not known to the group: read to its end and forgotten, or not heard of yet"
+    since = _since(chapters)
+    found = trouble(attempts, positions.get(shard), standing.stopped)
+    told = attempts_view(shard, found)
+    match standing.state:
+        case "held":
+            cause = "".join(f": {t.cause}" for t in chapters if t.version == standing.granted)
+            gone = ""
+            if standing.owner in dead:
+                gone = "; its process is dead, and nobody has come who takes it over"
+            again = f"; it is tried again {because(told)}" if told else ""
+            return f"held by {standing.owner} since version {standing.granted}{cause}{gone}{again}"
+        case "moving" if standing.next is not None:
+            to = f"promised to {standing.next}"
+            return f"{to}, waits for {standing.owner} to let go{since}"
+        case "moving":
+            instead = _not_dealt(shard, group)
+            if standing.stopped:
+                instead = _stopped(told, chapters)
+            return f"waits for {standing.owner} to let go{since}: {instead}"
+        case "waiting":
+            return f"waits for its ancestors: {_ancestors(shard, group, positions)}"
+        case "free":
+            return f"free{since}: " + (
+                f"{_stopped(told, chapters)}, and is given to nobody until it is resumed"
+                if standing.stopped
+                else _not_dealt(shard, group)
+            )
+        case "done":
+            return f"closed, and read to its end{since}"
+
+
+def _changed(before: Group, after: Group) -> list[ShardId]:
+    gone = [shard for shard in before.shards if shard not in after.shards]
+    return gone + [s for s, now in after.shards.items() if before.shards.get(s) != now]
+
+
+def _became(before: Standing | None, after: Standing | None) -> str:
+    if after is None:
+        return "read and forgotten" if before and before.state == "done" else "gone"
+    text: str = after.state
+    if after.state == "held":
+        text = f"held by {after.owner}"
+    if after.state == "moving":
+        text = f"moving from {after.owner} to {after.next or 'nobody'}"
+    if after.epoch != (before.epoch if before else 0):
+        text += f" under epoch {after.epoch}"
+    return f"{text}, stopped" if after.stopped else text
+
+
+def _joined(event: Join, before: Group | None) -> str:
+    known = None if before is None else before.members.get(event.member)
+    if before is not None and not before.exists:
+        return f"{event.member} joined and made the group"
+    if known is None:
+        return f"{event.member} joined"
+    if known.incarnation < event.incarnation:
+        return f"{event.member} came back as a newer one"
+    return f"{event.member} reads more streams"
+
+
+def _beat(event: Heartbeat, before: Group | None) -> str:
+    if before is None:
+        return f"a heartbeat of {event.member}"
+    let_go = [
+        shard
+        for shard, standing in before.owned(event.member).items()
+        if standing.granted <= event.seen and shard not in event.held
+    ]
+    if let_go:
+        return f"{event.member} let go of {shown_shards(let_go)}"
+    if before.pending:
+        return f"a heartbeat of {event.member} dealt what was left to be dealt"
+    return f"{event.member} has heard of the timeout"
+
+
+def _configured(event: Configure) -> str:
+    said = []
+    if event.order is not None:
+        said.append(f"order {'on' if event.order else 'off'}")
+    if event.timeout_s is not None:
+        said.append(f"timeout {shown_duration(event.timeout_s)}")
+    if event.allocator is not None:
+        said.append(f"allocator {event.allocator.name}")
+    return f"configured: {', '.join(said) or 'nothing'}"
+
+
+def _since(chapters: list[Chapter]) -> str:
+    return f" since version {chapters[-1].version} ({chapters[-1].cause})" if chapters else ""
+
+
+def _stopped(told: Mapping[str, Any] | None, chapters: list[Chapter]) -> str:
+    """Since when, as far as that is known, and why."""
+    at = None if told is None else told["at"]
+    for chapter in reversed(chapters):
+        if not chapter.stopped:
+            break
+        at = utc(chapter.at_ms)
+    since = f" at {at}" if at else ""
+    return f"it was stopped{since}" + (f" {because(told)}" if told is not None else "")
+
+
+def _not_dealt(shard: ShardId, group: Group) -> str:
+    dealer = f"allocator {group.allocator.name}"
+    if not group.members:
+        return "the group has no members"
+    if all(shard.stream not in member.streams for member in group.members.values()):
+        return f"no member reads {shard.stream}"
+    if group.fault:
+        return f"it could not be dealt: {group.fault}"
+    if group.pending:
+        return f"not dealt yet: who changed the group last does not know {dealer}"
+    return f"{dealer} gives it to nobody: all who may hold it have as many as they may"
+
+
+def _ancestors(shard: ShardId, group: Group, positions: Mapping[ShardId, Position]) -> str:
+    """Those that are still to be read, nearest first."""
+    line, unread = [shard], []
+    for one in line:
+        for index in group.shards[one].parents:
+            parent = ShardId(shard.stream, index)
+            if parent in group.shards and parent not in line:
+                line.append(parent)
+                if group.shards[parent].state != "done":
+                    unread.append(parent)
+    shown = [_unread(one, group, positions) for one in unread[:_ANCESTORS_SHOWN]]
+    more = len(unread) - len(shown)
+    return "; ".join(shown) + (f"; and {more} more" if more else "")
+
+
+def _unread(shard: ShardId, group: Group, positions: Mapping[ShardId, Position]) -> str:
+    text = f"{shard} is {group.shards[shard].state}"
+    position = positions.get(shard)
+    if position is None:
+        return text
+    if not position.closed:
+        return f"{text} and open, read to {position.next} of {position.bounds.end}"
+    return f"{text}, read to {position.next} of {position.bounds.end}"
+
+
+def _why_not(group: Group, end: Group | None) -> str:
+    if group.allocator.deal is None:
+        return (
+            f"who moved why cannot be told here: allocator {group.allocator.name!r} version "
+            f"{group.allocator.version!r} is not known to this process"
+        )
+    if end is None:
+        return "who moved why cannot be told: the journal does not reach back to a whole group"
+    return (
+        "who moved why cannot be told: replaying the journal does not lead to the group as it is "
+        "(it was changed meanwhile, or by another version)"
+    )

@@ -1,0 +1,45 @@
+"""Shards that somebody chose to read alone: no group, nobody to share with, no checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+
+from headrace.core.errors import BadSetting, HeadraceError
+from headrace.core.ports import Begin, Commit, Grant, Lease, Turn
+
+
+class FixedShards:
+    """A `Membership` of one, for ever."""
+
+    def __init__(self, grants: Sequence[Grant]) -> None:
+        self.lease = Lease(inf)
+        self._turns: list[Turn] = [Begin(grant, None) for grant in grants]
+
+    def join(self) -> None:
+        pass
+
+    def changes(self) -> list[Turn]:
+        turns, self._turns = self._turns, []
+        return turns
+
+    def release(self, grants: Sequence[Grant]) -> None:
+        pass
+
+    def commit(self, commits: Sequence[Commit]) -> list[HeadraceError | None]:
+        raise BadSetting("there is nothing to commit to without a group: give one, group=…")
+
+    def move(self, grant: Grant, to: int) -> None:
+        self._turns.append(Begin(grant, to))
+
+    def fence(self, grant: Grant) -> None:
+        raise BadSetting("there is nobody to fence without a group: give one, group=…")
+
+    def stop(self, grant: Grant) -> None:
+        raise BadSetting("there is nothing to stop without a group: give one, group=…")
+
+    def finished(self, grant: Grant) -> None:
+        pass
+
+    def leave(self) -> None:
+        pass

@@ -1,0 +1,10 @@
+"""Topologies on Spark: lanes as tasks of a session.
+
+>>> from headrace.spark import spark_session
+"""
+
+from __future__ import annotations
+
+from headrace.spark.session import SparkSettings, spark_session
+
+__all__ = ["SparkSettings", "spark_session"]

@@ -1,0 +1,356 @@
+"""Promises about the commit: everything of a slice and its checkpoint, or nothing."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from threading import Barrier
+from time import monotonic
+from typing import Any, NamedTuple
+
+import pytest
+
+from headrace.core import keys
+from headrace.core.assign import balanced
+from headrace.core.batch import COMMIT_BYTES_MAX, Batch, Row, arrow_of
+from headrace.core.checkpoint import Checkpoint
+from headrace.core.errors import BadRecord, BadSetting, Fenced, UnknownStream
+from headrace.core.events import Join, ShardFacts, StreamFacts
+from headrace.core.model import Slice, StreamInfo
+from headrace.core.ports import Append, Backend, Capability, Commit, Grant, Place
+from headrace.core.transaction import VALUE_BYTES_MAX, state_entry
+from headrace.runtime.coordinator import Coordinator
+from headrace.runtime.groups import Groups
+from headrace.testing.contracts.subject import (
+    WAIT_S,
+    Opening,
+    Subject,
+    appended,
+    lacks,
+    made,
+    read_rows,
+    some_rows,
+)
+
+GROUP = "billing"
+_NEEDED: tuple[Capability, ...] = ("durable", "store", "commit")
+
+
+class Scene(NamedTuple):
+    """A stream to work on, one for outputs and one for dead letters, and a valid grant."""
+
+    backend: Backend
+    orders: StreamInfo
+    invoices: StreamInfo
+    dead: StreamInfo
+    grant: Grant
+
+    def commit(self, start: int, end: int, *, grant: Grant | None = None) -> Commit:
+        """One of everything."""
+        return Commit(
+            grant=grant or self.grant,
+            done=Slice(self.orders.name, 1, start, end),
+            outputs=[
+                Append(self.invoices, 1, Batch(rows=some_rows(2))),
+                Append(self.invoices, 0, Batch(arrow=arrow_of(some_rows(20)))),
+            ],
+            state={b"ann": b"1", b"": b"", b"long" * 999: b"x"},
+            dead_letters=[Append(self.dead, 0, Batch(rows=[Row(b"k", b"bad", 1)]))],
+            attempts=b"tried once",
+            story=b"what happened",
+        )
+
+    def everything(self) -> object:
+        """All that a commit could have changed."""
+        streams = [(info, shard.index) for info in self.backend.streams() for shard in info.shards]
+        records = [read_rows(self.backend, info, shard) for info, shard in streams]
+        return records, list(self.backend.scan(b""))
+
+    def checkpoint(self) -> Checkpoint | None:
+        found = self.backend.get(keys.checkpoint_key(GROUP, self.orders.id, 1))
+        return Checkpoint.decoded(found.value) if found else None
+
+    def state(self) -> dict[bytes, bytes]:
+        prefix = keys.state_prefix(GROUP, self.orders.id, 1)
+        return dict(state_entry(found.value) for _, found in self.backend.scan(prefix))
+
+    def attempts(self) -> bytes | None:
+        found = self.backend.get(keys.attempts_key(GROUP, self.orders.id, 1))
+        return found.value if found else None
+
+    def tried(self, attempts: bytes | None, at: int, grant: Grant | None = None) -> Commit:
+        """Nothing is done, but something is known of the record that comes next."""
+        done = Slice(self.orders.name, 1, at, at)
+        return Commit(grant=grant or self.grant, done=done, attempts=attempts)
+
+    def stories(self) -> list[bytes]:
+        prefix = keys.story_prefix(GROUP, self.orders.id, 1)
+        return [found.value for _, found in self.backend.scan(prefix)]
+
+
+def _scene(backend: Backend) -> Scene:
+    orders, dead = made(backend, "orders", shards=2), made(backend, "dead")
+    invoices = made(backend, "invoices", shards=2)
+    backend.transact({}, {keys.epoch_key(GROUP, orders.id, 1): b"epoch 1"})
+    return Scene(backend, orders, invoices, dead, Grant(GROUP, orders, 1, b"epoch 1"))
+
+
+class CommitContract(Subject):
+    @pytest.fixture
+    def scene(self, backend: Backend) -> Scene | None:
+        """None for a backend that has no such commit, once it has said so."""
+        stream = made(backend, "asked")
+        asked = Commit(grant=Grant("g", stream, 0, b""), done=Slice("asked", 0, 0, 0))
+        if lacks(backend, "commit", lambda: backend.commit(asked)):
+            return None
+        backend.delete_stream("asked")
+        return _scene(backend)
+
+    def test_a_commit_makes_everything_visible(self, scene: Scene | None) -> None:
+        if scene is None:
+            return
+        base = appended(scene.backend, scene.invoices, Batch(rows=some_rows(3)))[-1] + 1
+        places = scene.backend.commit(scene.commit(0, 5))
+        assert places[0] == Place(1, 0)
+        assert (places[1].shard, len(places)) == (0, 2)
+        assert places[1].base >= base
+        assert list(read_rows(scene.backend, scene.invoices, 1).values()) == some_rows(2)
+        expected = [*some_rows(3), *some_rows(20)]
+        assert list(read_rows(scene.backend, scene.invoices, 0).values()) == expected
+        assert list(read_rows(scene.backend, scene.dead).values()) == [Row(b"k", b"bad", 1)]
+        assert scene.checkpoint() == Checkpoint(5, 1)
+        assert scene.state() == {b"ann": b"1", b"": b"", b"long" * 999: b"x"}
+        assert scene.attempts() == b"tried once"
+        assert [story.endswith(b"what happened") for story in scene.stories()] == [True]
+
+    def test_commits_follow_each_other(self, scene: Scene | None) -> None:
+        if scene is None:
+            return
+        scene.backend.commit(scene.commit(0, 5))
+        done = Slice("orders", 1, 5, 9)
+        changed = {b"ann": b"2", b"": None, b"new": b"3", b"never": None}
+        scene.backend.commit(Commit(grant=scene.grant, done=done, state=changed, story=b"more"))
+        assert scene.checkpoint() == Checkpoint(9, 2)
+        assert scene.state() == {b"ann": b"2", b"new": b"3", b"long" * 999: b"x"}
+        assert [story[-4:] for story in scene.stories()] == [b"ened", b"more"]
+
+    def test_a_commit_of_nothing_moves_the_checkpoint_only(self, scene: Scene | None) -> None:
+        if scene is None:
+            return
+        done = Slice("orders", 1, 0, 4)
+        assert scene.backend.commit(Commit(grant=scene.grant, done=done)) == []
+        assert scene.checkpoint() == Checkpoint(4, 1)
+        assert (scene.state(), scene.attempts(), scene.stories()) == ({}, None, [])
+
+    def test_attempts_stay_until_a_commit_replaces_or_forgets_them(
+        self, scene: Scene | None
+    ) -> None:
+        if scene is None:
+            return
+        found = []
+        for attempts in (b"once", None, b"twice", b"", None, b""):
+            scene.backend.commit(scene.tried(attempts, at=0))
+            found.append(scene.attempts())
+        assert found == [b"once", b"once", b"twice", None, None, None]
+
+    def test_attempts_are_stored_though_nothing_is_done(self, scene: Scene | None) -> None:
+        if scene is None:
+            return
+        scene.backend.commit(scene.commit(0, 5))
+        scene.backend.commit(scene.tried(b"twice", at=5))
+        assert scene.checkpoint() == Checkpoint(5, 2)
+        assert scene.attempts() == b"twice"
+        scene.backend.commit(scene.commit(5, 9))
+        assert scene.checkpoint() == Checkpoint(9, 3)
+
+    def test_attempts_of_whoever_is_fenced_are_not_stored(self, scene: Scene | None) -> None:
+        if scene is None:
+            return
+        scene.backend.commit(scene.commit(0, 5))
+        before = scene.everything()
+        zombie = Grant(GROUP, scene.orders, 1, b"epoch 0")
+        for late in (
+            scene.tried(b"zombie", at=5, grant=zombie),
+            scene.tried(b"", at=5, grant=zombie),
+            scene.tried(b"late", at=4),
+        ):
+            with pytest.raises(Fenced):
+                scene.backend.commit(late)
+            assert isinstance(scene.backend.commit_each([late])[0], Fenced)
+        assert scene.everything() == before
+
+    def test_several_commits_at_once_store_the_attempts_of_each(self, scene: Scene | None) -> None:
+        if scene is None:
+            return
+        key = keys.epoch_key(GROUP, scene.orders.id, 0)
+        scene.backend.transact({}, {key: b"t"})
+        grant = Grant(GROUP, scene.orders, 0, b"t")
+        other = Commit(grant=grant, done=Slice("orders", 0, 0, 0), attempts=b"other")
+        assert scene.backend.commit_each([scene.tried(b"once", at=0), other]) == [None, None]
+        assert scene.attempts() == b"once"
+        found = scene.backend.get(keys.attempts_key(GROUP, scene.orders.id, 0))
+        assert found is not None
+        assert found.value == b"other"
+
+    def test_attempts_go_with_their_stream(self, scene: Scene | None) -> None:
+        if scene is None:
+            return
+        scene.backend.commit(scene.commit(0, 5))
+        scene.backend.delete_stream("orders")
+        until = monotonic() + WAIT_S
+        while scene.attempts() is not None:  # space may be freed afterwards
+            assert monotonic() < until, "attempts outlived their stream"
+            scene.backend.wait(scene.backend.changes(), 0.1)
+
+    def test_attempts_go_with_their_group(self, scene: Scene | None) -> None:
+        if scene is None:
+            return
+        orders, groups = scene.orders, Groups(scene.backend)
+        facts = StreamFacts(orders.name, orders.id, (ShardFacts(0), ShardFacts(1)))
+        for name in ("audit", "other"):
+            Coordinator(scene.backend).apply(name, Join("A", 1, (facts,), balanced))
+            grant = Grant(name, orders, 1, keys.epoch_token(1))
+            scene.backend.commit(scene.tried(b"once", at=0, grant=grant))
+        groups.delete("audit", force=True)
+        found = [scene.backend.get(keys.attempts_key(g, orders.id, 1)) for g in ("audit", "other")]
+        assert [row is not None for row in found] == [False, True]
+
+    @pytest.mark.parametrize(
+        ("group", "token"),
+        [(GROUP, b"epoch 0"), (GROUP, b"epoch 12"), (GROUP, b""), ("no group", b"epoch 1")],
+    )
+    def test_without_a_valid_grant_nothing_happens(
+        self, scene: Scene | None, group: str, token: bytes
+    ) -> None:
+        if scene is None:
+            return
+        before = scene.everything()
+        grant = Grant(group, scene.orders, 1, token)
+        with pytest.raises(Fenced, match="nothing was written") as caught:
+            scene.backend.commit(scene.commit(0, 5, grant=grant))
+        assert vars(caught.value) == {"group": group, "stream": "orders", "shard": 1}
+        assert scene.everything() == before
+
+    def test_a_grant_that_was_taken_back_is_fenced(self, scene: Scene | None) -> None:
+        if scene is None:
+            return
+        scene.backend.commit(scene.commit(0, 5))
+        scene.backend.transact({}, {keys.epoch_key(GROUP, scene.orders.id, 1): b"epoch 2"})
+        before = scene.everything()
+        with pytest.raises(Fenced):
+            scene.backend.commit(scene.commit(5, 9))
+        assert scene.everything() == before
+        newer = Grant(GROUP, scene.orders, 1, b"epoch 2")
+        scene.backend.commit(scene.commit(5, 9, grant=newer))
+        assert scene.checkpoint() == Checkpoint(9, 2)
+
+    @pytest.mark.parametrize(("start", "end"), [(0, 5), (0, 9), (4, 9), (2, 3)])
+    def test_a_slice_before_the_checkpoint_is_not_committed_again(
+        self, scene: Scene | None, start: int, end: int
+    ) -> None:
+        if scene is None:
+            return
+        scene.backend.commit(scene.commit(0, 5))
+        before = scene.everything()
+        with pytest.raises(Fenced):
+            scene.backend.commit(scene.commit(start, end))
+        assert scene.everything() == before
+
+    def test_of_two_who_commit_one_slice_one_succeeds(self, scene: Scene | None) -> None:
+        if scene is None:
+            return
+        start = Barrier(4)
+
+        def commit(_: int) -> bool:
+            start.wait(WAIT_S)
+            try:
+                scene.backend.commit(scene.commit(0, 5))
+            except Fenced:
+                return False
+            return True
+
+        with ThreadPoolExecutor(4) as threads:
+            outcomes = list(threads.map(commit, range(4), timeout=WAIT_S))
+        assert sorted(outcomes) == [False, False, False, True]
+        assert len(read_rows(scene.backend, scene.invoices, 1)) == 2
+        assert scene.checkpoint() == Checkpoint(5, 1)
+
+    def test_with_an_output_stream_gone_nothing_happens(self, scene: Scene | None) -> None:
+        if scene is None:
+            return
+        scene.backend.delete_stream("dead")
+        before = scene.everything()
+        with pytest.raises(UnknownStream, match="'dead'"):
+            scene.backend.commit(scene.commit(0, 5))
+        assert scene.everything() == before
+
+    def test_a_commit_that_is_too_large_is_refused_whole(self, scene: Scene | None) -> None:
+        if scene is None:
+            return
+        before = scene.everything()
+        half = Append(scene.dead, 0, Batch(rows=[Row(None, b"x" * (COMMIT_BYTES_MAX // 2), 1)]))
+        commit = Commit(
+            grant=scene.grant,
+            done=Slice("orders", 1, 0, 1),
+            outputs=[half],
+            dead_letters=[half],
+        )
+        with pytest.raises(BadRecord, match="in one commit"):
+            scene.backend.commit(commit)
+        assert scene.everything() == before
+
+    def test_state_and_story_have_limits(self, scene: Scene | None) -> None:
+        if scene is None:
+            return
+        before = scene.everything()
+        done = Slice("orders", 1, 0, 1)
+        large = b"x" * VALUE_BYTES_MAX
+        bad: list[dict[str, Any]] = [
+            {"state": {b"k": large + b"x"}},
+            {"state": {large + b"x": b""}},
+            {"state": {b"%d" % i: large for i in range(4)}},
+            {"state": {"text": b""}},
+            {"state": {b"k": "text"}},
+            {"attempts": large + b"x"},
+            {"attempts": "text"},
+            {"story": large + b"x"},
+        ]
+        for parts in bad:
+            with pytest.raises((BadSetting, BadRecord), match="at most"):
+                scene.backend.commit(Commit(grant=scene.grant, done=done, **parts))
+        assert scene.everything() == before
+        scene.backend.commit(Commit(grant=scene.grant, done=done, state={b"k": large}))
+        assert scene.state() == {b"k": large}
+
+    def test_groups_and_shards_have_checkpoints_of_their_own(self, scene: Scene | None) -> None:
+        if scene is None:
+            return
+        scene.backend.commit(scene.commit(0, 5))
+        for group, shard in ((GROUP, 0), ("other", 1)):
+            key = keys.epoch_key(group, scene.orders.id, shard)
+            scene.backend.transact({}, {key: b"t"})
+            grant = Grant(group, scene.orders, shard, b"t")
+            done = Slice("orders", shard, 0, 2)
+            scene.backend.commit(Commit(grant=grant, done=done, state={b"ann": b"2"}))
+        assert scene.checkpoint() == Checkpoint(5, 1)
+        assert scene.state()[b"ann"] == b"1"
+
+    def test_a_commit_is_there_after_a_restart(self, opening: Opening) -> None:
+        backend = opening()
+        if any(
+            lacks(backend, missing, partial(backend.capabilities.require, missing))
+            for missing in _NEEDED
+        ):
+            backend.close()
+            return
+        scene = _scene(backend)
+        scene.backend.commit(scene.commit(0, 5))
+        before = scene.everything()
+        backend.close()
+        again = scene._replace(backend=opening())
+        assert again.everything() == before
+        with pytest.raises(Fenced):
+            again.backend.commit(again.commit(0, 5))
+        again.backend.commit(again.commit(5, 6))
+        assert again.checkpoint() == Checkpoint(6, 2)
+        again.backend.close()

@@ -1,0 +1,18 @@
+"""The contract of consumers, on every backend that has groups; elsewhere of their refusal."""
+
+from __future__ import annotations
+
+from headrace.testing.contracts.group_reading import FixedShardsContract, ReadingAsAGroupContract
+from headrace.testing.contracts.hand_over import HandOverContract
+from headrace.testing.contracts.marks import MarksContract
+from headrace.testing.contracts.sharing import SharingContract
+
+
+class ConsumerContract(
+    FixedShardsContract,
+    ReadingAsAGroupContract,
+    MarksContract,
+    SharingContract,
+    HandOverContract,
+):
+    """All of it."""

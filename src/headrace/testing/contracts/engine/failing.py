@@ -1,0 +1,334 @@
+"""A record fails: nothing of the attempt is kept, it is tried again in its time and its order, and
+nobody else waits for it."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+import pytest
+
+from headrace.runtime.hub import Hub
+from headrace.runtime.running import Running
+from headrace.runtime.stream import Stream
+from headrace.testing.contracts.engine.at_work import (
+    Arm,
+    AtWork,
+    Clock,
+    Run,
+    checkpoints,
+    fill,
+    orders,
+    origins,
+    stored_state,
+    values,
+    whole,
+)
+from headrace.testing.contracts.engine.effects import Effects, Gates
+from headrace.testing.contracts.engine.samples import (
+    choosy_shop,
+    failing_init,
+    hooked,
+    hooked_badly,
+    never_made,
+    retelling,
+    shop,
+)
+from headrace.testing.faults.children import until
+
+SEED_TIMES_S = [1, 3, 7, 15, 31, 63, 123, 183]
+SOON = {"delay": "10ms"}
+
+
+class FailingContract(AtWork):
+    @pytest.mark.parametrize(
+        ("policy", "times_s"),
+        [
+            ({"retries": 8, "delay": "1s", "delay_max": "60s"}, SEED_TIMES_S),
+            ({}, [*SEED_TIMES_S, *range(243, 904, 60)]),
+        ],
+        ids=["eight of them", "by default twenty"],
+    )
+    def test_retries_come_at_the_seeds_times(
+        self, hub: Hub, run: Run, effects: Effects, policy: dict[str, object], times_s: list[int]
+    ) -> None:
+        stream = orders(hub, shards=2)
+        stream.append({"fails": 100}, shard=0)
+        clock = Clock()
+        running = run(shop, lanes=1, clock=clock, policy=policy)
+        began_s = clock.now_s
+        until(lambda: _settled(running, 1), "the first attempt failed", 10)
+        for tried, at_s in enumerate(times_s, 1):
+            clock.now_s = began_s + at_s - 0.1
+            _pass_through(stream, 1, effects)
+            assert effects.count("begin", shard=0) == tried, f"nothing before {at_s} s"
+            clock.now_s = began_s + at_s
+            _pass_through(stream, 1, effects)
+            until(lambda n=tried: _settled(running, n + 1), f"again after {at_s} s", 10)  # type: ignore[misc]
+        until(lambda: running.stopped() == {"serve": ["shop/orders:0"]}, "then it stops", 10)
+        clock.now_s += 10_000
+        _pass_through(stream, 1, effects)
+        assert effects.count("begin", shard=0) == len(times_s) + 1
+        passed = list(range(2 * len(times_s) + 1))
+        until(lambda: origins(hub)[1] == passed, "all that passed through is stored", 10)
+
+    def test_nothing_of_a_failed_attempt_is_kept_and_everything_before_it_is(
+        self, hub: Hub, run: Run
+    ) -> None:
+        stream = orders(hub, each=5)
+        stream.append({"fails": 3})
+        fill(stream, 5)
+        assert run(shop, policy=SOON).wait("20s", until_caught_up=True)
+        assert origins(hub) == whole(1, 11)
+        assert [value["count"] for value in values(hub)] == list(range(1, 12))
+        assert stored_state(hub) == {"count": 11, **{f"seen {n}": True for n in range(11)}}
+
+    def test_what_was_done_before_a_failed_record_is_stored_while_it_waits(
+        self, hub: Hub, run: Run
+    ) -> None:
+        stream = orders(hub, each=5)
+        stream.append({"fails": 1})
+        fill(stream, 5)
+        running = run(shop, clock=Clock())
+        until(lambda: _settled(running, 1), "it failed", 10)
+        assert checkpoints(hub) == {0: 5}
+        assert origins(hub) == whole(1, 5)
+        assert stored_state(hub) == {"count": 5, **{f"seen {n}": True for n in range(5)}}
+
+    def test_while_a_record_waits_its_shard_waits_and_its_lane_does_not(
+        self, hub: Hub, run: Run, effects: Effects
+    ) -> None:
+        stream = orders(hub, shards=3)
+        stream.append({"fails": 1}, shard=0)
+        fill(stream, 3)
+        clock = Clock()
+        running = run(shop, lanes=1, clock=clock)
+        until(lambda: checkpoints(hub) == {0: 0, 1: 3, 2: 3}, "the others are done", 10)
+        _pass_through(stream, 1, effects)
+        assert [effect.offset for effect in effects.of("begin", shard=0)] == [0]
+        clock.now_s += 1
+        assert running.wait("10s", until_caught_up=True)
+        assert [effect.offset for effect in effects.of("begin", shard=0)] == [0, 0, 1, 2, 3]
+
+    def test_attempts_are_remembered_by_whoever_goes_on(
+        self, hub: Hub, run: Run, effects: Effects
+    ) -> None:
+        orders(hub).append({"fails": 100})
+        policy = {"retries": 3, "delay": "0s"}
+        waiting = {"retries": 3, "delay": "1h"}
+        first = run(shop, name="a", policy=waiting)
+        until(lambda: _settled(first, 1), "it failed", 10)
+        assert first.stop("5s")
+        second = run(shop, name="b", policy=policy)
+        until(second.stopped, "it was tried often enough", 10)
+        assert effects.count("begin") == 4, "once and three retries, whoever they were"
+        assert (second.counters["serve"].failures, second.counters["serve"].retries) == (3, 3)
+
+    def test_who_takes_over_waits_as_long_as_is_left(
+        self, hub: Hub, run: Run, effects: Effects
+    ) -> None:
+        orders(hub).append({"fails": 1})
+        policy = {"delay": "700ms"}
+        first = run(shop, name="a", policy=policy)
+        until(lambda: _settled(first, 1), "it failed", 10)
+        first.stop("5s")
+        assert run(shop, name="b", policy=policy).wait("10s", until_caught_up=True)
+        failed, again = effects.of("begin")
+        assert 0.69 <= again.at_s - failed.at_s < 3
+
+    @pytest.mark.parametrize(
+        ("error", "tries"),
+        [("NoRetry", 1), ("SystemExit", 3), ("KeyError", 3), ("ValueError", 3)],
+    )
+    def test_every_error_is_tried_again_unless_that_would_not_help(
+        self, hub: Hub, run: Run, effects: Effects, error: str, tries: int
+    ) -> None:
+        stream = orders(hub)
+        stream.append({"fails": 100, "error": error})
+        fill(stream, 1)
+        running = run(shop, policy={"retries": 2, "delay": "0s", "then": "skip"})
+        assert running.wait("10s", until_caught_up=True)
+        assert effects.count("begin", offset=0) == tries
+        assert origins(hub) == {0: [1]}
+        assert running.counters["serve"].lanes_lost == 0
+
+    def test_no_retry_names_kinds_of_errors(self, hub: Hub, run: Run, effects: Effects) -> None:
+        stream = orders(hub)
+        for error in ("KeyError", "ValueError"):
+            stream.append({"fails": 100, "error": error})
+        assert run(choosy_shop).wait("10s", until_caught_up=True)
+        assert [effects.count("begin", offset=offset) for offset in range(2)] == [1, 3]
+
+    def test_hooks_are_told_of_retries_and_of_the_end(
+        self, hub: Hub, run: Run, effects: Effects
+    ) -> None:
+        stream = orders(hub)
+        stream.append({"fails": 1, "says": "too early"})
+        stream.append({"fails": 100, "says": "never"})
+        running = run(hooked, policy={"retries": 2, "delay": "0s", "then": "skip"})
+        assert running.wait("10s", until_caught_up=True)
+        told = [(e.offset, e.facts["failure"]) for e in effects.of("retry")]
+        assert told == [(0, "ValueError: too early"), *[(1, "ValueError: never")] * 2]
+        assert [(e.offset, e.facts["failure"]) for e in effects.of("failure")] == [
+            (1, "ValueError: never")
+        ]
+        assert values(hub) == [{"from": "shop/orders:0+0"}, {"failed": "shop/orders:0+1"}]
+
+    def test_what_on_failure_appends_is_not_kept_if_the_shard_stops(
+        self, hub: Hub, run: Run, effects: Effects
+    ) -> None:
+        orders(hub, each=1).append({"fails": 100})
+        running = run(hooked, policy={"retries": 0})
+        until(running.stopped, "it stops", 10)
+        assert effects.count("failure") == 1
+        assert values(hub) == [{"from": "shop/orders:0+0"}]
+
+    def test_what_on_retry_makes_is_kept_only_with_its_attempt(
+        self, hub: Hub, run: Run, effects: Effects, gates: Gates
+    ) -> None:
+        """Also if the record is not the first of its slice."""
+        stream = orders(hub)
+        bad = {"wait": "never", "waits": 1, "fails": 2}
+        stream.append_many((bad if n == 3 else None, None) for n in range(6))
+        running = run(retelling, policy={"timeout": "200ms", "delay": "10ms"})
+        assert running.wait("10s", until_caught_up=True)
+        assert effects.count("begin", offset=3) == 3
+        assert [value for value in values(hub) if "retry" in value] == [{"retry": 3}]
+        assert stored_state(hub, "Retelling") == {"retries": 1}
+        assert origins(hub) == whole(1, 6)
+
+    def test_hooks_that_fail_change_nothing(self, hub: Hub, run: Run) -> None:
+        stream = orders(hub)
+        stream.append({"fails": 1})
+        stream.append({"fails": 100})
+        running = run(hooked_badly, policy={"retries": 1, "delay": "0s", "then": "skip"})
+        assert running.wait("10s", until_caught_up=True)
+        assert origins(hub) == {0: [0]}
+        assert running.counters["Hooked"].skipped == 1
+
+    def test_an_init_that_fails_is_tried_again_before_any_record(
+        self, hub: Hub, run: Run, effects: Effects
+    ) -> None:
+        orders(hub, each=2)
+        running = run(failing_init, options={"init_fails": 2}, policy=SOON)
+        assert running.wait("10s", until_caught_up=True)
+        assert effects.count("init") == 3
+        assert values(hub) == [
+            {"init": 2}, {"from": "shop/orders:0+0"}, {"from": "shop/orders:0+1"},
+        ]  # fmt: skip
+
+    @pytest.mark.parametrize("then", ["stop", "skip", "dead-letter"])
+    def test_an_init_that_always_fails_stops_the_shard_whatever_the_policy_says(
+        self, hub: Hub, run: Run, effects: Effects, then: str
+    ) -> None:
+        orders(hub, each=2)
+        options = {"init_fails": 100, "init_exits": then == "skip"}
+        policy = {"retries": 2, "delay": "0s", "then": then}
+        running = run(failing_init, options=options, policy=policy)
+        until(running.stopped, "it stops", 10)
+        assert effects.count("init") == 3
+        assert values(hub) == []
+        assert running.counters["FailingInit"].lanes_lost == 0
+
+    def test_a_class_that_cannot_be_made_stops_its_shards(
+        self, hub: Hub, run: Run, effects: Effects
+    ) -> None:
+        orders(hub, shards=2, each=2)
+        running = run(never_made, policy={"retries": 1, "delay": "0s"})
+        until(lambda: len(running.stopped().get("NeverMade", ())) == 2, "they stop", 10)
+        assert running.counters["NeverMade"].failures == 4
+        assert running.counters["NeverMade"].lanes_lost == 0
+
+    @pytest.mark.parametrize(
+        "says",
+        ["HALF a pair", "x" * 100_000, "", "two\nlines", "\x00"],
+        ids=["no text", "long", "empty", "lines", "null"],
+    )
+    def test_any_message_can_be_kept(
+        self, hub: Hub, run: Run, says: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        orders(hub).append({"fails": 100, "says": says})
+        with caplog.at_level(logging.CRITICAL, "headrace"):
+            running = run(shop, policy={"retries": 1, "delay": "0s"})
+            until(running.stopped, "it stops", 10)
+        assert running.counters["serve"].failures == 2
+        assert running.counters["serve"].lanes_lost == 0
+
+    def test_a_record_that_takes_too_long_has_failed_and_only_it(
+        self, hub: Hub, run: Run, effects: Effects, gates: Gates
+    ) -> None:
+        """Its lane is given up; the others do not notice."""
+        stream = orders(hub, shards=2)
+        fill(stream, 3)
+        stream.append({"wait": "never", "waits": 100}, shard=0)
+        fill(stream, 3)
+        policy = {"timeout": "300ms", "retries": 1, "delay": "0s", "then": "skip"}
+        running = run(shop, lanes=1, policy=policy)
+        assert running.wait("20s", until_caught_up=True)
+        assert origins(hub) == {0: [0, 1, 2, 4, 5, 6], 1: list(range(6))}
+        begun = effects.of("begin", shard=0, offset=3)
+        assert len(begun) == 2
+        begins_s = 2.0 if self.KILLS else 0.3  # a process takes its time to begin
+        assert 0.3 <= begun[1].at_s - begun[0].at_s < 0.6 + begins_s, "between T and 2 T"
+        counted = running.counters["serve"]
+        assert (counted.failures, counted.skipped, counted.lanes_lost) == (2, 1, 2)
+
+    def test_a_record_that_always_takes_too_long_stops_its_shard(
+        self, hub: Hub, run: Run, effects: Effects, gates: Gates
+    ) -> None:
+        stream = orders(hub)
+        fill(stream, 2)
+        stream.append({"wait": "never", "waits": 100})
+        running = run(shop, policy={"timeout": "100ms", "retries": 1, "delay": "0s"})
+        until(running.stopped, "it stops", 10)
+        assert effects.count("begin", offset=2) == 2
+        assert origins(hub) == whole(1, 2)
+        until(lambda: running.counters["serve"].stopped == 1, "it is counted", 10)
+
+    def test_a_record_in_the_middle_of_a_slice_that_takes_too_long_is_given_up(
+        self, hub: Hub, run: Run, effects: Effects, gates: Gates
+    ) -> None:
+        stream = orders(hub)
+        stream.append_many(
+            ({"wait": "never", "waits": 100} if n == 6 else None, None) for n in range(12)
+        )
+        policy = {"timeout": "150ms", "retries": 1, "delay": "0s", "then": "skip"}
+        running = run(shop, policy=policy)
+        assert running.wait("10s", until_caught_up=True)
+        assert origins(hub) == {0: [n for n in range(12) if n != 6]}
+        assert effects.count("begin", offset=6) == 2
+
+    def test_a_slow_commit_is_no_records_fault(
+        self, hub: Hub, run: Run, arm: Arm, effects: Effects
+    ) -> None:
+        arm("lane.before-commit:sleep=0.4@1")
+        orders(hub, each=3)
+        running = run(shop, policy={"timeout": "150ms", "retries": 0, "then": "skip"})
+        assert running.wait("10s", until_caught_up=True)
+        assert origins(hub) == whole(1, 3)
+        assert running.counters["serve"].failures == 0
+        assert effects.count("begin") == 3
+
+    def test_a_timeout_is_for_one_record_not_for_many(
+        self, hub: Hub, run: Run, effects: Effects
+    ) -> None:
+        stream = orders(hub)
+        for _ in range(20):
+            stream.append({"sleep": 0.03})
+        running = run(shop, policy={"timeout": "300ms"})
+        assert running.wait("20s", until_caught_up=True)
+        assert running.counters["serve"].failures == 0
+        assert effects.count("begin") == 20
+
+
+def _settled(running: Running, failures: int) -> bool:
+    """So many attempts failed, and nothing is in flight."""
+    return running.counters["serve"].failures >= failures
+
+
+def _pass_through(stream: Stream, shard: int, effects: Effects) -> None:
+    """What is ready now has been given out before this is done: one lane, in the order of time."""
+    record = stream.append({"sleep": 0}, shard=shard)
+    began_s = time.monotonic()
+    until(lambda: effects.of("end", record=str(record)), "the other shard goes on", 10)
+    assert time.monotonic() - began_s < 5

@@ -1,0 +1,223 @@
+"""Lanes: how many records are handled at once, by whom, and who waits for whom."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import defaultdict
+
+import pytest
+
+from headrace.runtime.hub import Hub
+from headrace.runtime.settings import RunSettings
+from headrace.testing.contracts.engine.at_work import (
+    AtWork,
+    Run,
+    checkpoints,
+    fill,
+    orders,
+    origins,
+    values,
+    whole,
+)
+from headrace.testing.contracts.engine.effects import Effects, Gates
+from headrace.testing.contracts.engine.samples import (
+    BRANCHES,
+    REFUNDS,
+    collecting,
+    shop,
+    two_shops,
+)
+from headrace.testing.faults.children import until
+
+
+class LanesContract(AtWork):
+    def test_there_are_never_more_handlers_at_once_than_lanes(
+        self, hub: Hub, run: Run, effects: Effects
+    ) -> None:
+        stream = orders(hub, shards=8)
+        for n in range(24):
+            stream.append({"sleep": 0.02}, shard=n % 8)
+        assert run(shop, lanes=3).wait("20s", until_caught_up=True)
+        assert effects.most_at_once() == 3
+
+    def test_shards_are_handled_side_by_side(self, hub: Hub, run: Run, effects: Effects) -> None:
+        stream = orders(hub, shards=4)
+        for n in range(40):
+            stream.append({"sleep": 0.1}, shard=n % 4)
+        assert run(shop, lanes=4).wait("20s", until_caught_up=True)
+        spans = effects.spans()
+        took_s = max(end for _, _, end in spans) - min(begin for _, begin, _ in spans)
+        assert took_s <= 1.5, "40 x 100 ms in 4 lanes"
+
+    def test_concurrency_of_one_computation_is_kept_to(
+        self, hub: Hub, run: Run, effects: Effects
+    ) -> None:
+        stream = orders(hub, shards=4)
+        for n in range(16):
+            stream.append({"sleep": 0.02}, shard=n % 4)
+        settings = RunSettings(
+            computations={"serve": {"concurrency": 1}},
+            streams={"default": {"codec": "json", "shards": 1}},
+        )
+        assert run(two_shops, lanes=4, settings=settings).wait("20s", until_caught_up=True)
+        assert effects.most_at_once("serve") == 1
+        assert effects.most_at_once("refund") > 1
+        assert origins(hub) == origins(hub, REFUNDS) == whole(4, 4)
+
+    def test_one_that_blocks_holds_up_its_own_shard_only(
+        self, hub: Hub, run: Run, gates: Gates
+    ) -> None:
+        """Eight shards and two lanes: the other seven drain through the other lane."""
+        stream = orders(hub, shards=8)
+        stream.append({"wait": "blocked"}, shard=0)
+        fill(stream, 50)
+        running = run(shop, lanes=2)
+        done = dict.fromkeys(range(1, 8), 50)
+        until(lambda: _done(hub) == {0: 0, **done}, "the others drain", 10, lambda: _done(hub))
+        gates.open("blocked")
+        assert running.wait("10s", until_caught_up=True)
+        assert origins(hub) == {0: list(range(51)), **{s: list(range(50)) for s in range(1, 8)}}
+
+    def test_the_others_keep_up_while_one_blocks(
+        self, hub: Hub, run: Run, gates: Gates, effects: Effects
+    ) -> None:
+        """Four shards and four lanes: each new record of the other three is done within a
+        second."""
+        stream = orders(hub, shards=4)
+        stream.append({"wait": "blocked"}, shard=0)
+        run(shop, lanes=4)
+        until(lambda: effects.count("begin", shard=0), "it blocks", 10)
+        slowest_s = 0.0
+        for turn in range(1, 21):
+            began_s = time.monotonic()
+            fill(stream, 1, range(1, 4))
+            until(
+                lambda turn=turn: _done(hub) == {0: 0, 1: turn, 2: turn, 3: turn},  # type: ignore[misc]
+                "the others keep up",
+                10,
+            )
+            slowest_s = max(slowest_s, time.monotonic() - began_s)
+        assert slowest_s < 1
+
+    def test_in_a_pool_a_shard_goes_from_lane_to_lane_and_stays_in_order(
+        self, hub: Hub, run: Run, effects: Effects, gates: Gates
+    ) -> None:
+        stream = orders(hub, shards=3)
+        running = run(shop, lanes=2)
+        for turn, blocked in enumerate((0, 2, 0, 2)):
+            # The lane that had the other two last is kept busy with one of them.
+            stream.append({"wait": f"gate {turn}"}, shard=blocked)
+            until(lambda: effects.count("begin") > effects.count("end"), "it blocks", 10)
+            fill(stream, 5, iter({0, 1, 2} - {blocked}))
+            done = 11 * (turn + 1) - 1
+            until(lambda done=done: effects.count("end") == done, "the others go on", 10)  # type: ignore[misc]
+            gates.open(f"gate {turn}")
+            assert running.wait("10s", until_caught_up=True)
+        _check_serial(effects)
+        lanes = defaultdict(set)
+        for effect in effects.of("begin"):
+            lanes[effect.shard].add(effect.lane)
+        assert any(len(found) > 1 for found in lanes.values()), lanes
+        for shard in range(3):
+            counts = [v["count"] for v in values(hub) if f":{shard}+" in v["from"]]
+            assert counts == list(range(1, len(counts) + 1)), "state goes with it"
+
+    def test_static_a_shard_stays_with_its_lane_and_waits_for_it(
+        self, hub: Hub, run: Run, effects: Effects, gates: Gates
+    ) -> None:
+        """20 shards, 5 lanes: index modulo 5; who shares the busy lane waits although others
+        idle."""
+        stream = orders(hub, shards=20)
+        stream.append({"wait": "blocked"}, shard=3)
+        fill(stream, 3)
+        running = run(shop, lanes=5, allocation="static")
+        until(
+            lambda: all(_done(hub)[s] == 3 for s in range(20) if s % 5 != 3),
+            "the other lanes drain",
+            10,
+        )
+        until(lambda: effects.count("begin", shard=3), "its own one blocks", 10)
+        (blocked,) = effects.of("begin", shard=3)
+        before = {e.shard for e in effects.of("begin", lane=blocked.lane)} - {3}
+        fill(stream, 1)
+        until(
+            lambda: all(_done(hub)[s] == 4 for s in range(20) if s % 5 != 3),
+            "and go on to do so",
+            10,
+        )
+        for shard in {8, 13, 18} - before:
+            assert effects.count("begin", shard=shard) == 0
+        for shard in before:
+            assert effects.count("begin", shard=shard) == 3, "the new one waits"
+        gates.open("blocked")
+        assert running.wait("10s", until_caught_up=True)
+        by_shard: dict[int, set[int]] = defaultdict(set)
+        for effect in effects.of("begin"):
+            by_shard[effect.shard].add(effect.lane % 5)
+        assert by_shard == {shard: {shard % 5} for shard in range(20)}
+
+    def test_a_lane_that_is_replaced_keeps_its_place_among_static_ones(
+        self, hub: Hub, run: Run, effects: Effects, gates: Gates
+    ) -> None:
+        stream = orders(hub, shards=4)
+        stream.append({"wait": "hung"}, shard=1)
+        fill(stream, 3)
+        policy = {"timeout": "200ms", "delay": "0s"}
+        running = run(shop, lanes=2, allocation="static", policy=policy)
+        assert running.wait("10s", until_caught_up=True)
+        assert {(e.shard % 2, e.lane % 2) for e in effects.of("begin")} == {(0, 0), (1, 1)}
+        assert len({e.lane for e in effects.of("begin", shard=1)}) == 2, "it was replaced"
+
+    def test_records_of_a_shard_are_handled_one_after_the_other_whoever_does(
+        self, hub: Hub, run: Run, effects: Effects
+    ) -> None:
+        stream = orders(hub, shards=4)
+        for n in range(160):
+            stream.append({"sleep": (n * 7 % 5) / 2_000}, shard=n % 4)
+        first = run(shop, name="a", lanes=2)
+        until(lambda: effects.count("end") > 30, "the first is at work", 20)
+        second = run(shop, name="b", lanes=2)
+        for n in range(160):
+            stream.append({"sleep": (n * 7 % 5) / 2_000}, shard=n % 4)
+        until(lambda: any(e.replica == "b" for e in effects.of("begin")), "both are", 20)
+        first.stop("10s")
+        assert second.wait("20s", until_caught_up=True)
+        _check_serial(effects)
+        assert origins(hub) == whole(4, 80)
+
+    @pytest.mark.slow
+    def test_a_thousand_shards_of_ten_streams_share_ten_lanes(self, hub: Hub, run: Run) -> None:
+        for name in BRANCHES:
+            fill(orders(hub, shards=100, name=name), 2)
+        assert run(collecting, lanes=10, session="30s").wait("60s", until_caught_up=True)
+        made = [value["from"] for value in values(hub)]
+        assert len(made) == len(set(made)) == 2_000
+
+    def test_idle_lanes_do_nothing(self, hub: Hub, run: Run) -> None:
+        orders(hub, shards=8, each=1)
+        running = run(shop, lanes=4)
+        assert running.wait("10s", until_caught_up=True)
+        slices = running.counters["serve"].slices
+        began_s, used_s = time.monotonic(), time.process_time()
+        until(lambda: time.monotonic() - began_s > 0.5, "half a second goes by", 10)
+        looking_s = 0.15  # of which this test takes some itself, by looking at the clock
+        assert time.process_time() - used_s < looking_s
+        assert running.counters["serve"].slices == slices
+
+
+def _done(hub: Hub) -> dict[int, int]:
+    return {shard: checkpoint or 0 for shard, checkpoint in checkpoints(hub).items()}
+
+
+def _check_serial(effects: Effects) -> None:
+    """Of each shard one record after the other, in order, none begun before the last one ended."""
+    by_shard: dict[int, list[tuple[int, float, float]]] = defaultdict(list)
+    for effect, began_s, ended_s in effects.spans():
+        by_shard[effect.shard].append((effect.offset, began_s, ended_s))
+    for shard, spans in by_shard.items():
+        spans.sort(key=lambda span: span[1])
+        seen = [offset for offset, _, _ in spans]
+        assert seen == list(range(len(seen))), f"shard {shard}"
+        for (_, _, ended_s), (_, began_s, _) in itertools.pairwise(spans):
+            assert began_s >= ended_s

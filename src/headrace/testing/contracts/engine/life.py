@@ -1,0 +1,268 @@
+"""From start to stop: instances are made and closed, what is in hand is ended, and it is known when
+all is done."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections import Counter
+
+import pytest
+
+from headrace import failpoints
+from headrace.core.errors import UnknownStream
+from headrace.runtime.hub import Hub
+from headrace.runtime.settings import RunSettings
+from headrace.testing.contracts.engine.at_work import (
+    Arm,
+    AtWork,
+    Clock,
+    Run,
+    checkpoints,
+    fill,
+    held,
+    orders,
+    origins,
+    stored_state,
+    values,
+    whole,
+)
+from headrace.testing.contracts.engine.effects import Effects, Gates
+from headrace.testing.contracts.engine.samples import (
+    BILLS,
+    LINES,
+    TOTALS,
+    chain,
+    living,
+    shop,
+    shop_and_books,
+)
+from headrace.testing.faults.children import until
+
+
+class LifeContract(AtWork):
+    def test_a_class_is_made_and_opened_once_for_each_grant(
+        self, hub: Hub, run: Run, effects: Effects
+    ) -> None:
+        stream = orders(hub, shards=3, each=2)
+        running = run(living, lanes=1)
+        for _ in range(3):
+            assert running.wait("10s", until_caught_up=True)
+            fill(stream, 2)
+        assert running.wait("10s", until_caught_up=True)
+        assert Counter(effect.shard for effect in effects.of("init")) == {0: 1, 1: 1, 2: 1}
+        for shard in range(3):
+            (made,) = {e.facts["instance"] for e in effects.of("init", shard=shard)}
+            begun = effects.of("begin", shard=shard)
+            assert {effect.facts["instance"] for effect in begun} == {made}, "one object each"
+            assert [effect.facts["handled"] for effect in begun] == list(range(1, 9))
+            assert effects.of("init", shard=shard)[0].at_s < begun[0].at_s
+
+    def test_in_several_lanes_each_instance_is_opened_before_it_is_used(
+        self, hub: Hub, run: Run, effects: Effects
+    ) -> None:
+        stream = orders(hub, shards=5)
+        running = run(living, lanes=3)
+        for _ in range(20):
+            fill(stream, 2)
+        assert running.wait("10s", until_caught_up=True)
+        running.stop("5s")
+        for one in {(e.facts["instance"], e.shard) for e in effects.of("begin")}:
+            life = [e for e in effects.all() if (e.facts.get("instance"), e.shard) == one]
+            assert life[0].what == "init"
+            assert len({effect.lane for effect in life}) == 1, "one lane has it"
+        assert origins(hub) == whole(5, 40)
+
+    def test_close_is_called_once_and_what_it_makes_is_stored(
+        self, hub: Hub, run: Run, effects: Effects
+    ) -> None:
+        orders(hub, shards=2, each=2)
+        running = run(living, lanes=1)
+        assert running.wait("10s", until_caught_up=True)
+        assert running.stop("5s")
+        assert Counter(effect.shard for effect in effects.of("close")) == {0: 1, 1: 1}
+        closed = sorted(value["closed"] for value in values(hub) if "closed" in value)
+        assert closed == ["shop/orders:0", "shop/orders:1"]
+        for shard in range(2):
+            assert stored_state(hub, "Live", shard=shard) == {"inits": 1, "closes": 1}
+
+    def test_close_is_called_before_a_shard_goes_elsewhere(
+        self, hub: Hub, run: Run, effects: Effects
+    ) -> None:
+        stream = orders(hub, shards=2, each=2)
+        first = run(living, name="a", lanes=1)
+        assert first.wait("10s", until_caught_up=True)
+        run(living, name="b", lanes=1)
+        until(lambda: held(hub, "Live").get("b"), "one goes", 10)
+        (shard,) = held(hub, "Live")["b"]
+        fill(stream, 1, range(shard, shard + 1))
+        until(lambda: effects.count("init", shard=shard, replica="b"), "it is opened there", 10)
+        (closed,) = effects.of("close")
+        (opened,) = effects.of("init", replica="b")
+        assert (closed.shard, closed.replica) == (shard, "a")
+        assert closed.at_s < opened.at_s
+        assert opened.facts["inits"] == 1, "with the state that the other left"
+
+    def test_a_close_that_hangs_costs_its_lane_and_nothing_else(
+        self, hub: Hub, run: Run, effects: Effects, gates: Gates
+    ) -> None:
+        stream = orders(hub, shards=2, each=2)
+        settings = {"lanes": 1, "max_wait_handler": "300ms", "options": {"close_waits": "hung"}}
+        first = run(living, name="a", **settings)
+        assert first.wait("10s", until_caught_up=True)
+        run(living, name="b", **settings)
+        until(lambda: held(hub, "Live").get("b"), "its shard goes all the same", 10)
+        fill(stream, 2)
+        until(lambda: checkpoints(hub, "Live") == {0: 4, 1: 4}, "both go on", 10)
+        assert {effect.replica for effect in effects.of("begin", offset=3)} == {"a", "b"}
+        gates.open("hung")
+
+    def test_stop_ends_the_record_in_hand_and_nothing_is_done_twice(
+        self, hub: Hub, run: Run, effects: Effects, gates: Gates
+    ) -> None:
+        stream = orders(hub, each=3)
+        stream.append({"wait": "in hand"})
+        fill(stream, 3)
+        first = run(shop, name="a")
+        until(lambda: effects.count("begin", offset=3) == 1, "it is in hand", 10)
+        ended: list[bool] = []
+        stopping = threading.Thread(target=lambda: ended.append(first.stop("10s")))
+        stopping.start()
+        until(
+            lambda: first.replica._ending_s is not None or not first.is_running, "it shall end", 10
+        )
+        gates.open("in hand")
+        stopping.join(10)
+        assert ended == [True]
+        assert checkpoints(hub) == {0: 4}
+        assert held(hub) == {}
+        assert hub.groups.load("serve").members == {}
+        assert run(shop, name="b").wait("10s", until_caught_up=True)
+        assert origins(hub) == whole(1, 7)
+        assert [effect.offset for effect in effects.of("begin")] == list(range(7))
+
+    def test_stop_waits_no_longer_than_it_may(
+        self, hub: Hub, run: Run, effects: Effects, gates: Gates
+    ) -> None:
+        stream = orders(hub, shards=2)
+        stream.append({"wait": "hung"}, shard=0)
+        fill(stream, 3)
+        first = run(shop, name="a", lanes=2)
+        until(lambda: effects.count("begin", shard=0) == 1, "it hangs", 10)
+        until(lambda: checkpoints(hub)[1] == 3, "the other is done", 10)
+        began_s = time.monotonic()
+        assert first.stop("300ms") is False
+        assert 0.25 < time.monotonic() - began_s < 2
+        assert held(hub) == {}
+        gates.open("hung")
+        assert run(shop, name="b").wait("10s", until_caught_up=True)
+        assert origins(hub) == {0: list(range(4)), 1: list(range(3))}
+        assert effects.count("begin", shard=0, offset=0) == 2
+
+    def test_stop_does_not_wait_for_what_is_parked(self, hub: Hub, run: Run) -> None:
+        orders(hub).append({"fails": 1})
+        running = run(shop, policy={"delay": "1h"})
+        until(lambda: running.counters["serve"].failures == 1, "it is parked", 10)
+        began_s = time.monotonic()
+        assert running.stop("30s")
+        assert time.monotonic() - began_s < 2
+
+    def test_stopped_twice_it_is_stopped(self, hub: Hub, run: Run) -> None:
+        orders(hub, each=3)
+        running = run(shop)
+        assert running.stop("5s")
+        assert running.stop("5s")
+        running.close()
+        assert not running.is_running
+
+    def test_sigterm_ends_it_in_order(
+        self, hub: Hub, run: Run, effects: Effects, gates: Gates
+    ) -> None:
+        stream = orders(hub, each=2)
+        stream.append({"wait": "in hand"})
+        fill(stream, 2)
+        running = run(living)
+        until(lambda: effects.count("begin", offset=2) == 1, "it is in hand", 10)
+        assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+        os.kill(os.getpid(), signal.SIGTERM)
+        until(
+            lambda: running.replica._ending_s is not None or not running.is_running,
+            "it shall end",
+            10,
+        )
+        assert running.is_running, "the record in hand is waited for"
+        gates.open("in hand")
+        assert running.wait("10s")
+        assert not running.is_running
+        assert checkpoints(hub, "Live") == {0: 3}
+        assert effects.count("close") == 1
+        running.stop()
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+    def test_it_waits_until_all_stages_have_caught_up(self, hub: Hub, run: Run) -> None:
+        for name, shards in (("shop/orders", 2), (LINES, 2), ("shop/counted", 2), (TOTALS, 1)):
+            hub.create_stream(name, shards=shards, codec="json")
+        stream = hub.stream("shop/orders")
+        running = run(chain)
+        for turn in range(1, 6):
+            stream.append_many(({"n": n}, f"key {n}") for n in range(50))
+            assert running.wait("10s", until_caught_up=True)
+            assert len(values(hub, TOTALS)) == 100 * turn, "what was there came through"
+            assert running.is_running
+
+    def test_what_another_replica_has_in_hand_is_not_done(
+        self, hub: Hub, run: Run, effects: Effects, gates: Gates
+    ) -> None:
+        stream = orders(hub)
+        hub.create_stream(BILLS, shards=2, codec="json")
+        first = run(shop_and_books, name="a", options={"book_waits": "b"})
+        run(shop_and_books, name="b", options={"book_waits": "b"})
+        until(lambda: len(held(hub, "book")) == 2, "one shard each", 10)
+        stream.append_many((None, f"key {n}") for n in range(20))
+        until(lambda: effects.count("waits"), "the other has one in hand", 10)
+        until(lambda: checkpoints(hub) == {0: 20}, "upstream is done", 10)
+        assert first.wait("300ms", until_caught_up=True) is False
+        gates.open("book")
+        assert first.wait("10s", until_caught_up=True)
+        assert len(values(hub, TOTALS)) == 20
+
+    def test_it_waits_no_longer_than_it_may(
+        self, hub: Hub, run: Run, effects: Effects, gates: Gates
+    ) -> None:
+        orders(hub).append({"wait": "hung"})
+        running = run(shop)
+        began_s = time.monotonic()
+        assert running.wait("200ms", until_caught_up=True) is False
+        assert running.wait("100ms") is False
+        assert 0.3 <= time.monotonic() - began_s < 2
+
+    def test_what_waits_for_its_retry_is_not_done(self, hub: Hub, run: Run) -> None:
+        orders(hub, each=1).append({"fails": 1})
+        clock = Clock()
+        running = run(shop, clock=clock)
+        until(lambda: running.counters["serve"].failures == 1, "it failed", 10)
+        assert running.wait("200ms", until_caught_up=True) is False
+        clock.now_s += 1
+        assert running.wait("10s", until_caught_up=True)
+
+    def test_a_record_that_comes_while_a_shard_begins_is_seen(
+        self, hub: Hub, run: Run, arm: Arm
+    ) -> None:
+        """Although nothing is written behind it that would wake anybody up."""
+        stream = orders(hub)
+        arm("replica.after-begin:sleep=0.3")
+        running = run(shop)
+        until(lambda: failpoints._armed["replica.after-begin"]._passed, "it begins", 10)
+        stream.append(None)
+        until(lambda: origins(hub) == whole(1, 1), "it is handled", 5)
+        assert running.wait("5s", until_caught_up=True)
+
+    def test_a_source_that_nobody_made_is_refused(self, hub: Hub, run: Run) -> None:
+        with pytest.raises(UnknownStream, match="shop/orders"):
+            run(shop, settings=RunSettings())
+        assert hub.groups.names() == []
+        orders(hub)
+        run(shop, settings=RunSettings())
+        assert BILLS in {info.name for info in hub.streams()}

@@ -1,0 +1,170 @@
+"""A shard that stops because of a failure: for the whole group, until a person or new code lets it
+go on."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+import pytest
+
+from headrace.core.model import RecordId, ShardId
+from headrace.runtime.hub import Hub
+from headrace.runtime.running import Running
+from headrace.testing.contracts.engine.at_work import (
+    AtWork,
+    Run,
+    checkpoints,
+    fill,
+    orders,
+    origins,
+    stored_state,
+    values,
+    whole,
+)
+from headrace.testing.contracts.engine.effects import Effects
+from headrace.testing.contracts.engine.samples import (
+    ORDERS,
+    TOTALS,
+    mended_shop,
+    shop,
+    shop_and_books,
+)
+from headrace.testing.faults.children import until
+
+BAD = {"fails": 100}
+STOP = {"retries": 1, "delay": "0s"}
+
+
+class StoppingContract(AtWork):
+    def test_only_the_shard_of_the_failure_stops(
+        self, hub: Hub, run: Run, effects: Effects
+    ) -> None:
+        stream = orders(hub, shards=3, each=2)
+        stream.append(BAD, shard=1)
+        running = run(shop_and_books, policies={"serve": STOP})
+        until(running.stopped, "it stops", 10)
+        fill(stream, 2)  # who appends does not notice
+        assert running.wait("10s", until_caught_up=True), "what is stopped does not count"
+        assert running.stopped() == {"serve": ["shop/orders:1"]}
+        assert origins(hub) == {0: list(range(4)), 1: [0, 1], 2: list(range(4))}
+        assert len(values(hub, TOTALS)) == 10, "downstream goes on"
+        assert checkpoints(hub)[1] == 2
+        assert running.counters["serve"].failures == 2
+        until(lambda: running.counters["serve"].stopped == 1, "it is counted", 10)
+        assert running.is_running
+
+    def test_one_line_says_that_a_computation_was_terminated(
+        self, hub: Hub, run: Run, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        stream = orders(hub, shards=3)
+        for shard in range(3):
+            stream.append(BAD, shard=shard)
+        with caplog.at_level(logging.ERROR, "headrace"):
+            running = run(shop, policy=STOP)
+            until(lambda: len(running.stopped().get("serve", [])) == 3, "all stop", 10)
+            until(lambda: caplog.text.count(": stopped at ") == 3, "each is told", 10)
+        line = "Terminate computation: serve due to previous failure"
+        assert caplog.text.count(line) == 1
+
+    def test_the_group_knows_why_and_where(self, hub: Hub, run: Run) -> None:
+        orders(hub, each=2).append({**BAD, "says": "no such thing"})
+        running = run(shop, policy=STOP)
+        until(running.stopped, "it stops", 10)
+        group = hub.groups.load("serve")
+        known = hub.groups.attempts(group)[ShardId(ORDERS, 0)]
+        assert (known.offset, known.failed, known.stopped) == (2, 2, True)
+        assert known.reason == "ValueError: no such thing"
+
+    def test_it_stays_stopped_for_every_replica_that_comes(
+        self, hub: Hub, run: Run, effects: Effects
+    ) -> None:
+        stream = orders(hub, shards=2)
+        stream.append(BAD, shard=0)
+        first = run(shop, name="a", policy=STOP)
+        until(first.stopped, "it stops", 10)
+        second = run(shop, name="b", policy=STOP)
+        fill(stream, 3, range(1, 2))
+        assert second.wait("10s", until_caught_up=True)
+        assert first.stop("5s")
+        third = run(shop, name="c", policy=STOP)
+        fill(stream, 3, range(1, 2))
+        until(lambda: checkpoints(hub)[1] == 6, "the other shard goes on", 10)
+        assert effects.count("begin", shard=0) == 2
+        assert third.stopped() == {"serve": ["shop/orders:0"]}
+
+    def test_a_person_lets_it_go_on_with_all_its_retries(
+        self, hub: Hub, run: Run, effects: Effects
+    ) -> None:
+        stream = orders(hub, each=1)
+        stream.append({"fails": 3})
+        fill(stream, 1)
+        running = run(shop, policy=STOP)
+        until(running.stopped, "it stops", 10)
+        assert hub.groups.resume("serve") == [ShardId(ORDERS, 0)]
+        assert running.wait("10s", until_caught_up=True)
+        until(lambda: origins(hub) == whole(1, 3), "all are done", 10)
+        assert effects.count("begin", offset=1) == 4
+        assert running.stopped() == {}
+        assert stored_state(hub)["count"] == 3
+
+    def test_a_person_lets_it_go_on_behind_the_record(
+        self, hub: Hub, run: Run, effects: Effects
+    ) -> None:
+        stream = orders(hub, each=1)
+        stream.append(BAD)
+        fill(stream, 1)
+        running = run(shop, policy=STOP)
+        until(running.stopped, "it stops", 10)
+        hub.groups.skip("serve", RecordId(ORDERS, 0, 1), force=True)
+        until(lambda: origins(hub) == {0: [0, 2]}, "it goes on behind it", 10)
+        assert running.stopped() == {}
+        assert effects.count("begin", offset=1) == 2
+
+    def test_new_code_goes_on_with_the_record(self, hub: Hub, run: Run, effects: Effects) -> None:
+        stream = orders(hub, each=1)
+        stream.append(BAD)
+        fill(stream, 1)
+        first = run(shop, name="a", policy=STOP)
+        until(first.stopped, "it stops", 10)
+        first.stop("5s")
+        second = run(mended_shop, name="b", policy=STOP)
+        until(lambda: origins(hub) == whole(1, 3), "nothing is lost", 10)
+        assert second.stopped() == {}
+        assert [effect.offset for effect in effects.of("mended")] == [1, 2]
+
+    def test_new_code_may_come_with_several_replicas_at_once(
+        self, hub: Hub, run: Run, effects: Effects
+    ) -> None:
+        stream = orders(hub, shards=4)
+        for shard in range(4):
+            stream.append(BAD, shard=shard)
+        first = run(shop, name="a", policy=STOP)
+        until(lambda: len(first.stopped().get("serve", ())) == 4, "all stop", 10)
+        first.stop("5s")
+        both: list[Running] = []
+        starting = [
+            threading.Thread(target=lambda n=n: both.append(run(mended_shop, name=n)))
+            for n in ("b", "c")
+        ]
+        for thread in starting:
+            thread.start()
+        for thread in starting:
+            thread.join(10)
+        assert len(both) == 2
+        until(lambda: origins(hub) == whole(4, 1), "all go on", 10)
+        assert all(running.is_running for running in both)
+
+    def test_the_same_code_does_not(self, hub: Hub, run: Run, effects: Effects) -> None:
+        stream = orders(hub, shards=2)
+        stream.append(BAD, shard=0)
+        first = run(shop, name="a", policy=STOP)
+        until(first.stopped, "it stops", 10)
+        first.stop("5s")
+        second = run(shop, name="b", policy=STOP)
+        fill(stream, 3, range(1, 2))
+        assert second.wait("10s", until_caught_up=True)
+        looked = second.replica._new_code_at_s
+        until(lambda: second.replica._new_code_at_s > looked, "it looks for new code", 10)
+        assert second.stopped() == {"serve": ["shop/orders:0"]}
+        assert effects.count("begin", shard=0) == 2

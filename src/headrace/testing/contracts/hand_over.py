@@ -1,0 +1,355 @@
+"""How shards change hands, are moved and paused, and how consumers end."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import pytest
+
+from headrace.core.errors import (
+    BadSetting,
+    Closed,
+    Fenced,
+    OffsetOutOfRange,
+    Refused,
+    UnknownGroup,
+    UnknownStream,
+)
+from headrace.core.model import Record, ShardId
+from headrace.core.ports import Backend
+from headrace.runtime.consumer import Consumer
+from headrace.runtime.hub import Hub
+from headrace.runtime.positions import Where
+from headrace.testing.contracts.consuming import (
+    GROUP,
+    LAST_BY_NAME,
+    STREAM,
+    Consume,
+    Consuming,
+    Worker,
+    checkpoints,
+    filled,
+    held,
+    offsets,
+    places,
+    taken,
+    the_others,
+    where_there_are_groups,
+)
+from headrace.testing.contracts.subject import WAIT_S, lacks
+from headrace.testing.faults.children import until
+
+
+@where_there_are_groups
+class HandOverContract(Consuming):
+    """How a shard changes hands, stands still, or jumps."""
+
+    def test_grants_are_told_in_the_workers_thread_and_ends_before_they_happen(
+        self, hub: Hub, consume: Consume
+    ) -> None:
+        filled(hub, shards=2, each=5)
+        told: list[tuple[str, int, list[ShardId], dict[str, list[int]]]] = []
+
+        def tell(what: str) -> Callable[[list[ShardId]], None]:
+            return lambda shards: told.append((what, threading.get_ident(), shards, held(hub)))
+
+        first = consume(name="a", on_grant=tell("grant"), on_revoke=tell("revoke"))
+        assert told == []
+        taken(first, 1)
+        me = threading.get_ident()
+        assert [(what, thread, len(shards)) for what, thread, shards, _ in told] == [
+            ("grant", me, 2)
+        ]
+        told.clear()
+        second = consume(name="b")
+        until(lambda: len(first.granted) == 1, "it shall let go of one", 10)
+        assert second.granted == []
+        assert told == []
+        first.read(timeout="1ms")
+        ((what, thread, shards, then),) = told
+        assert (what, thread) == ("revoke", me)
+        assert len(shards) == 1
+        assert "b" not in then, "nobody else had it when this was told"
+        until(lambda: second.granted == shards, "then it goes", 10)
+        told.clear()
+        first.close()
+        assert [(what, shards) for what, _, shards, _ in told] == [
+            ("revoke", [*the_others(shards)])
+        ]
+
+    def test_what_is_done_is_committed_before_a_shard_goes(
+        self, hub: Hub, consume: Consume
+    ) -> None:
+        filled(hub, shards=1, each=100)
+        first = consume(name="a", allocator=LAST_BY_NAME, commit_every="1h")
+        taken(first, 30)
+        second = consume(name="b", allocator=LAST_BY_NAME)
+        until(lambda: first.granted == [], "it shall let go", 10)
+        assert second.granted == [], "the record in hand is waited for"
+        assert first.read(timeout="1ms") is None, "nothing that was read ahead is handed out"
+        assert offsets(taken(second, 70)) == list(range(30, 100))
+
+    def test_a_long_handler_keeps_its_place_and_its_record(
+        self, hub: Hub, consume: Consume
+    ) -> None:
+        filled(hub, shards=1, each=10)
+        settings = {"session": "500ms", "heartbeat": "150ms", "allocator": LAST_BY_NAME}
+        first = consume(name="a", **settings)
+        taken(first, 1)
+        member = hub.groups.load(GROUP).members["a"]
+        second = consume(name="b", **settings)
+        work_s = time.monotonic() + 0.8
+        while time.monotonic() < work_s:  # the handler, which outlasts the session
+            assert hub.groups.load(GROUP).members.get("a") == member
+            assert second.granted == []
+            time.sleep(0.02)
+        assert first.read(timeout="1ms") is None
+        assert offsets(taken(second, 9)) == list(range(1, 10))
+
+    def test_a_handler_that_does_not_return_is_not_waited_for_for_ever(
+        self, hub: Hub, consume: Consume, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        filled(hub, shards=1, each=10)
+        first = consume(name="a", allocator=LAST_BY_NAME, max_wait_handler="400ms")
+        taken(first, 4)
+        began_s = time.monotonic()
+        with caplog.at_level(logging.WARNING, "headrace"):
+            second = consume(name="b", allocator=LAST_BY_NAME)
+            until(lambda: second.granted, "it goes all the same", 10)
+        assert 0.35 < time.monotonic() - began_s < 2
+        assert f"{STREAM}:0: let go, records 3 to " in caplog.text
+        assert offsets(taken(second, 7)) == list(range(3, 10))
+        with pytest.raises(Fenced):
+            first.commit()
+
+    def test_what_was_read_ahead_does_not_prolong_a_hand_over(
+        self, hub: Hub, consume: Consume
+    ) -> None:
+        took_s = {}
+        for count in (1, 256):
+            name = f"of-{count}"
+            filled(hub, name, shards=1, each=count)
+            settings = {"group": name, "allocator": LAST_BY_NAME}
+            working = threading.Event()
+
+            def handle(_: Record, working: threading.Event = working) -> None:
+                working.set()
+                time.sleep(0.05)
+
+            worker = Worker(consume(name, name="a", **settings), handle)
+            assert working.wait(WAIT_S)
+            began_s = time.monotonic()
+            second = consume(name, name="b", **settings)
+            until(lambda second=second: second.granted, "it is handed over", 20)  # type: ignore[misc]
+            took_s[count] = time.monotonic() - began_s
+            worker.close()
+            second.close()
+        assert took_s[256] < took_s[1] + 0.5, "256 of them take 12.8 s"
+
+    def test_a_shard_can_be_moved_to_any_place_by_who_holds_it(
+        self, hub: Hub, consume: Consume
+    ) -> None:
+        stream = hub.create_stream(STREAM, shards=1)
+        for minute in range(10):
+            stream.append(b"x", timestamp=datetime(2026, 1, 1, 12, minute, tzinfo=UTC))
+        consumer = consume()
+        taken(consumer, 5)
+        noon = datetime(2026, 1, 1, 12, 6, 30, tzinfo=UTC)
+        moves: list[tuple[int | ShardId, Where, int]] = [
+            (0, "earliest", 0),
+            (0, 8, 8),
+            (ShardId(STREAM, 0), 2, 2),
+            (0, noon, 7),
+        ]
+        for shard, where, expected in moves:
+            consumer.seek(shard, where)
+            assert checkpoints(hub) == {0: expected}, "stored on return"
+            assert offsets(taken(consumer, 2)) == [expected, expected + 1]
+        consumer.seek(0, "latest")
+        stream.append(b"later")
+        assert offsets(taken(consumer, 1)) == [10]
+        consumer.commit()
+        assert checkpoints(hub) == {0: 11}
+
+    def test_a_move_to_what_is_not_there_is_refused(
+        self, hub: Hub, consume: Consume, backend: Backend
+    ) -> None:
+        stream = filled(hub, shards=2, each=10)
+        consumer, other = consume(name="a"), consume(name="b")
+        until(lambda: len(consumer.granted) == len(other.granted) == 1, "1 each", 10)
+        mine, others = consumer.granted[0].index, other.granted[0].index
+        with pytest.raises(OffsetOutOfRange, match="beyond the end"):
+            consumer.seek(mine, 11)
+        with pytest.raises(BadSetting, match=f"{STREAM}:{others} is not held .* {STREAM}:{mine}"):
+            consumer.seek(others, 0)
+        for where in ("first", None, 1.5, True):
+            with pytest.raises(BadSetting, match="'earliest', 'latest', an offset or a datetime"):
+                consumer.seek(mine, where)  # type: ignore[arg-type]
+        if not lacks(backend, "trim", lambda: backend.trim(stream.info, mine, 4)):
+            backend.trim(stream.info, mine, 4)
+            with pytest.raises(OffsetOutOfRange, match="before the first kept offset 4"):
+                consumer.seek(mine, 3)
+        assert len(consumer.granted) == 1
+
+    def test_a_paused_shard_stands_still_and_stays_held(self, hub: Hub, consume: Consume) -> None:
+        filled(hub, shards=2, each=10)
+        consumer = consume()
+        (first,) = taken(consumer, 1)
+        consumer.pause(first.shard)
+        assert {record.shard for record in taken(consumer, 10)} == {1 - first.shard}
+        assert consumer.read(timeout="50ms") is None
+        assert len(consumer.granted) == 2
+        consumer.resume(first.shard)
+        assert places(taken(consumer, 9)) == {first.shard: range(1, 10)}
+        with pytest.raises(BadSetting, match="is not held"):
+            consumer.pause(7)
+
+    def test_an_only_shard_stands_still_too(self, hub: Hub, consume: Consume) -> None:
+        filled(hub, shards=1, each=10)
+        consumer = consume()
+        taken(consumer, 1)
+        consumer.pause(0)
+        assert consumer.read(timeout="50ms") is None
+        consumer.resume(0)
+        assert offsets(taken(consumer, 9)) == list(range(1, 10))
+
+    def test_iteration_ends_when_another_thread_closes(self, hub: Hub, consume: Consume) -> None:
+        filled(hub, shards=1, each=10)
+        working, go_on = threading.Event(), threading.Event()
+
+        def handle(record: Record) -> None:
+            if record.offset == 4:
+                working.set()
+                assert go_on.wait(WAIT_S)
+
+        busy = Worker(consume(commit_every="1h"), handle)
+        assert working.wait(WAIT_S)
+        closing = threading.Thread(target=busy.consumer.close)
+        closing.start()
+        until(lambda: busy.consumer._hands.ending, "it is about to close", 10)
+        go_on.set()
+        began_s = time.monotonic()
+        closing.join(WAIT_S)
+        busy.join()
+        assert time.monotonic() - began_s < 2
+        assert checkpoints(hub) == {0: 5}, "what was finished counts"
+
+        idle = Worker(consume(commit_every="50ms"), lambda _: None)
+        until(lambda: checkpoints(hub) == {0: 10} or idle.ended, "all is read", 10)
+        idle.consumer.close()
+        idle.join()
+        with pytest.raises(Closed, match="was closed"):
+            idle.consumer.read(timeout="1s")
+
+    def test_a_deleted_group_ends_its_consumers(self, hub: Hub, consume: Consume) -> None:
+        filled(hub, shards=1, each=1)
+        consumer = consume()
+        taken(consumer, 1)
+        hub.groups.delete(GROUP, force=True)
+        with pytest.raises(UnknownGroup, match=GROUP):
+            consumer.read(timeout="10s")
+        consumer.close()
+        assert hub.groups.names() == []
+
+    @pytest.mark.parametrize("busy", [False, True], ids=["waiting", "in a handler"])
+    def test_a_deleted_stream_that_was_named_ends_its_consumers(
+        self, hub: Hub, consume: Consume, busy: bool
+    ) -> None:
+        filled(hub, shards=1, each=1)
+        consumer = consume()
+        taken(consumer, 1)
+        if not busy:
+            assert consumer.read(timeout="1ms") is None
+        hub.delete_stream(STREAM)
+        if busy:
+            until(lambda: not hub.groups.load(GROUP).shards, "the group has heard of it", 10)
+            until(lambda: not consumer.granted, "and the consumer too", 10)
+        with pytest.raises(UnknownStream, match=STREAM):
+            consumer.read(timeout="5s")
+
+    def test_a_stream_that_is_not_there_is_refused(self, hub: Hub, consume: Consume) -> None:
+        with pytest.raises(UnknownStream, match="nowhere"):
+            consume("nowhere")
+        assert hub.groups.names() == []
+        assert consume("no*").granted == []
+
+    def test_a_group_of_too_much_is_refused_with_the_reason(
+        self, hub: Hub, consume: Consume, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        filled(hub, shards=3, each=0)
+        monkeypatch.setattr("headrace.core.group.GROUP_SHARDS_MAX", 2)
+        with pytest.raises(Refused, match="2"):
+            consume()
+
+    def test_what_is_committed_while_the_end_is_told_counts(
+        self, hub: Hub, consume: Consume
+    ) -> None:
+        filled(hub, shards=1, each=5)
+        opened: list[Consumer] = []
+        consumer = consume(on_revoke=lambda shards: opened[0].commit())
+        opened.append(consumer)
+        taken(consumer, 2)
+        consumer.close()
+        assert checkpoints(hub) == {0: 2}
+        with pytest.raises(Closed):
+            consumer.commit()
+
+    def test_a_callback_that_fails_at_the_end_is_heard_and_the_shards_are_free(
+        self, hub: Hub, consume: Consume
+    ) -> None:
+        filled(hub, shards=1, each=5)
+
+        def fail(shards: list[ShardId]) -> None:
+            raise ZeroDivisionError
+
+        consumer = consume(on_revoke=fail)
+        taken(consumer, 2)
+        with pytest.raises(ZeroDivisionError):
+            consumer.close()
+        assert held(hub) == {}
+
+    def test_each_grant_that_was_told_has_its_end_told_however_it_comes(
+        self, hub: Hub, consume: Consume
+    ) -> None:
+        filled(hub, shards=1, each=5)
+        told: list[str] = []
+        consumer = consume(
+            max_wait_handler="50ms",
+            on_grant=lambda shards: told.append("grant"),
+            on_revoke=lambda shards: told.append("revoke"),
+        )
+        taken(consumer, 1)
+        hub.groups.seek(GROUP, 3, force=True)
+
+        def goes_on_there() -> bool:
+            record = consumer.read(timeout="1s")
+            return record is not None and record.offset == 3 and len(told) == 3
+
+        until(goes_on_there, "it has heard of it, and goes on there")
+        assert told == ["grant", "revoke", "grant"]
+
+    @pytest.mark.parametrize("way", ["closed", "told to end"])
+    def test_a_loop_ends_when_its_consumer_does_and_none_begins(
+        self, hub: Hub, consume: Consume, way: str
+    ) -> None:
+        filled(hub, shards=1, each=5)
+        consumer = consume()
+        seen = []
+        for record in consumer:
+            seen.append(record.offset)
+            if record.offset == 1:
+                consumer.close() if way == "closed" else consumer._keeper.end()
+                until(lambda: consumer.ended, "it has ended")
+        assert seen == [0, 1]
+        for begin in (
+            lambda: consumer.read(timeout="1s"),
+            lambda: consumer.read_batch(timeout="1s"),
+            lambda: next(iter(consumer)),
+            lambda: next(consumer.batches(timeout="1s")),
+        ):
+            with pytest.raises(Closed):
+                begin()

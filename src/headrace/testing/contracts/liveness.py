@@ -1,0 +1,89 @@
+"""Promises of the signs of life that members of groups give each other."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.core.ports import Backend, Liveness
+from headrace.testing.contracts.subject import Subject, lacks
+
+
+class LivenessContract(Subject):
+    """Where groups live in the store: elsewhere nobody gives such signs."""
+
+    @pytest.fixture
+    def liveness(self, backend: Backend) -> Liveness | None:
+        if lacks(backend, "store", lambda: backend.capabilities.require("store")):
+            return None
+        return backend.liveness
+
+    def test_nobody_has_heard_of_a_member_before_its_first_beat(
+        self, liveness: Liveness | None
+    ) -> None:
+        if liveness is None:
+            return
+        assert liveness.sign("billing", "ann", 1) is None
+
+    def test_the_last_beat_is_what_others_see(self, liveness: Liveness | None) -> None:
+        if liveness is None:
+            return
+        for beat in (0, 1, 2, 2**40):
+            liveness.beat("billing", "ann", 1, beat)
+            sign = liveness.sign("billing", "ann", 1)
+            assert sign is not None
+            assert (sign.alive, sign.beat) == (True, beat)
+            assert sign.age_s is not None
+            assert 0 <= sign.age_s < 10
+
+    def test_groups_members_and_incarnations_are_told_apart(
+        self, liveness: Liveness | None
+    ) -> None:
+        if liveness is None:
+            return
+        all_of_them = [
+            (group, member, incarnation)
+            for group in ("billing", "shop/billing")
+            for member in ("ann", "Ann", "ann/../bob", "ä b", "x" * 200)
+            for incarnation in (1, 2, 2**62)
+        ]
+        for beat, who in enumerate(all_of_them):
+            liveness.beat(*who, beat)
+        signs = [liveness.sign(*who) for who in all_of_them]
+        assert [sign.beat for sign in signs if sign is not None] == list(range(len(all_of_them)))
+        for who in all_of_them:
+            liveness.leave(*who)
+        assert {liveness.sign(*who) for who in all_of_them} == {None}
+
+    def test_who_has_left_is_not_seen_any_more(self, liveness: Liveness | None) -> None:
+        if liveness is None:
+            return
+        liveness.beat("billing", "ann", 1, 7)
+        liveness.beat("billing", "ann", 2, 3)
+        liveness.leave("billing", "ann", 1)
+        assert liveness.sign("billing", "ann", 1) is None
+        other = liveness.sign("billing", "ann", 2)
+        assert other is not None
+        assert other.beat == 3
+
+    def test_leaving_twice_or_unheard_does_no_harm(self, liveness: Liveness | None) -> None:
+        if liveness is None:
+            return
+        liveness.leave("billing", "nobody", 1)
+        liveness.beat("billing", "ann", 1, 1)
+        liveness.leave("billing", "ann", 1)
+        liveness.leave("billing", "ann", 1)
+        liveness.beat("billing", "ann", 1, 2)
+        sign = liveness.sign("billing", "ann", 1)
+        assert sign is not None
+        assert (sign.alive, sign.beat) == (True, 2)
+
+    def test_signs_of_life_change_nothing_in_the_store(
+        self, backend: Backend, liveness: Liveness | None
+    ) -> None:
+        if liveness is None:
+            return
+        seen = backend.changes()
+        for beat in range(3):
+            liveness.beat("billing", "ann", 1, beat)
+        liveness.leave("billing", "ann", 1)
+        assert backend.changes() == seen

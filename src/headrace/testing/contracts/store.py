@@ -1,0 +1,184 @@
+"""Promises about small values: written together if nothing changed meanwhile, or not at all."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from headrace.core.errors import BadSetting
+from headrace.core.keys import KEY_BYTES_MAX
+from headrace.core.ports import ABSENT, Backend
+from headrace.core.transaction import VALUE_BYTES_MAX
+from headrace.testing.contracts.subject import WAIT_S, Opening, Subject, lacks
+
+
+def _version(backend: Backend, key: bytes) -> int:
+    found = backend.get(key)
+    return ABSENT if found is None else found.version
+
+
+class StoreContract(Subject):
+    @pytest.fixture
+    def store(self, backend: Backend) -> Backend | None:
+        """None for a backend that has no store, once it has said so."""
+        if lacks(backend, "store", lambda: backend.transact({}, {b"k": b"v"})):
+            return None
+        return backend
+
+    def test_what_was_put_is_found_until_it_is_removed(self, store: Backend | None) -> None:
+        if store is None:
+            return
+        assert store.get(b"k") is None
+        assert store.transact({}, {b"k": b"v", b"empty": b"", b"\x00\xff": bytes(range(256))})
+        found = {key: found.value for key, found in store.scan(b"")}
+        assert found == {b"\x00\xff": bytes(range(256)), b"empty": b"", b"k": b"v"}
+        got = store.get(b"k")
+        assert got is not None
+        assert got.value == b"v"
+        assert store.transact({}, {b"k": None, b"never": None})
+        assert store.get(b"k") is None
+
+    def test_of_two_writes_that_check_one_version_the_second_is_refused(
+        self, store: Backend | None
+    ) -> None:
+        if store is None:
+            return
+        assert store.transact({b"k": ABSENT}, {b"k": b"0"})
+        seen = _version(store, b"k")
+        assert seen != ABSENT
+        assert store.transact({b"k": seen}, {b"k": b"1", b"of the first": b""})
+        assert not store.transact({b"k": seen}, {b"k": b"2", b"of the second": b""})
+        values = {key: found.value for key, found in store.scan(b"")}
+        assert values == {b"k": b"1", b"of the first": b""}
+
+    def test_a_key_that_must_not_exist_is_created_once(self, store: Backend | None) -> None:
+        if store is None:
+            return
+        assert store.transact({b"k": ABSENT}, {b"k": b"first"})
+        assert not store.transact({b"k": ABSENT}, {b"k": b"second"})
+        assert [found.value for _, found in store.scan(b"k")] == [b"first"]
+
+    def test_one_failed_check_among_many_refuses_all(self, store: Backend | None) -> None:
+        if store is None:
+            return
+        store.transact({}, {b"a": b"", b"b": b""})
+        checks = {key: _version(store, key) for key in (b"a", b"b")}
+        before = list(store.scan(b""))
+        assert not store.transact({**checks, b"c": 1}, {b"a": b"x", b"b": None, b"d": b"x"})
+        assert list(store.scan(b"")) == before
+        assert store.transact({**checks, b"c": ABSENT}, {b"a": b"x", b"b": None, b"d": b"x"})
+        assert [key for key, _ in store.scan(b"")] == [b"a", b"d"]
+
+    def test_a_check_without_puts_tells_whether_it_holds(self, store: Backend | None) -> None:
+        if store is None:
+            return
+        store.transact({}, {b"a": b""})
+        assert store.transact({b"a": _version(store, b"a")}, {})
+        assert not store.transact({b"a": ABSENT}, {})
+
+    def test_the_version_can_be_asked_without_the_value(self, store: Backend | None) -> None:
+        if store is None:
+            return
+        assert store.version(b"k") == ABSENT
+        for value in (b"a", b"", b"a"):
+            store.transact({}, {b"k": value})
+            assert store.version(b"k") == _version(store, b"k")
+        store.transact({}, {b"k": None})
+        assert store.version(b"k") == ABSENT
+
+    def test_versions_never_come_again(self, store: Backend | None) -> None:
+        if store is None:
+            return
+        seen: list[int] = []
+        for value in (b"a", b"a", None, b"a", b"b", None, None, b"a"):
+            store.transact({}, {b"k": value})
+            if value is not None:
+                seen.append(_version(store, b"k"))
+        assert ABSENT not in seen
+        assert len(set(seen)) == len(seen)
+
+    def test_versions_never_come_again_after_a_restart(self, opening: Opening) -> None:
+        backend = opening()
+        if lacks(backend, "durable", lambda: backend.capabilities.require("durable")) or lacks(
+            backend, "store", lambda: backend.transact({}, {b"k": b"v"})
+        ):
+            backend.close()
+            return
+        seen: list[int] = []
+        for value in (b"a", None, b"a"):
+            backend.transact({}, {b"k": value})
+            seen.append(_version(backend, b"k"))
+            backend.close()
+            backend = opening()
+            assert _version(backend, b"k") == seen[-1]
+        backend.close()
+        assert seen[1] == ABSENT
+        assert len(set(seen)) == 3
+
+    def test_a_scan_finds_a_prefix_in_order(self, store: Backend | None) -> None:
+        if store is None:
+            return
+        keys = [b"a", b"a\x00", b"a\xff", b"a\xff\xff", b"b", b"\xff\xff"]
+        store.transact({}, {key: key for key in reversed(keys)})
+        for prefix in (b"", b"a", b"a\xff", b"\xff", b"c"):
+            found = [(key, versioned.value) for key, versioned in store.scan(prefix)]
+            assert found == [(key, key) for key in sorted(keys) if key.startswith(prefix)]
+
+    def test_a_scan_is_from_one_moment(self, store: Backend | None) -> None:
+        if store is None:
+            return
+        store.transact({}, {b"a": b"1", b"b": b"1"})
+        scanning = store.scan(b"")
+        store.transact({}, {b"a": b"2", b"b": b"2"})
+        assert [found.value for _, found in scanning] == [b"1", b"1"]
+
+    def test_no_update_is_lost_between_threads(self, store: Backend | None) -> None:
+        if store is None:
+            return
+        backend = store
+
+        def count(_: int) -> None:
+            done = 0
+            while done < 10:
+                found = backend.get(b"k")
+                value, version = (0, ABSENT) if found is None else (int(found.value), found.version)
+                done += backend.transact({b"k": version}, {b"k": b"%d" % (value + 1)})
+
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(count, range(4), timeout=WAIT_S))
+        assert [found.value for _, found in backend.scan(b"k")] == [b"40"]
+
+    def test_keys_and_values_have_limits(self, store: Backend | None) -> None:
+        if store is None:
+            return
+        longest, largest = b"k" * KEY_BYTES_MAX, b"v" * VALUE_BYTES_MAX
+        assert store.transact({longest: ABSENT}, {longest: largest})
+        before = list(store.scan(b""))
+        assert [found.value for _, found in before] == [largest]
+        key_refused = r"a store key of (0|65) bytes: 1 to 64 bytes"
+        for key in (b"", longest + b"k"):
+            with pytest.raises(BadSetting, match=key_refused):
+                store.transact({}, {b"a": b"", key: b""})
+            with pytest.raises(BadSetting, match=key_refused):
+                store.transact({key: ABSENT}, {b"a": b""})
+            assert store.get(key) is None
+        with pytest.raises(
+            BadSetting, match="a stored value of 1048577 bytes: at most 1048576 bytes"
+        ):
+            store.transact({}, {b"a": b"", b"b": largest + b"v"})
+        bad: list[Any] = [{"k": b""}, {5: None}, {b"k": "text"}, {b"k": 5}]
+        for puts in bad:
+            with pytest.raises(BadSetting, match=r"of (str|int): "):
+                store.transact({}, {b"a": b"", **puts})
+        assert list(store.scan(b"")) == before
+
+    def test_writing_a_value_wakes_who_waits(self, store: Backend | None) -> None:
+        if store is None:
+            return
+        seen = store.changes()
+        with ThreadPoolExecutor(1) as threads:
+            waiting = threads.submit(store.wait, seen, 2 * WAIT_S)
+            store.transact({}, {b"k": b"v"})
+            assert waiting.result(WAIT_S) != seen
