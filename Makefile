@@ -6,13 +6,14 @@ SEED ?=
 SEEDS ?= 100
 SECONDS ?= 60
 RECORDS ?= 100000
-STORE := core contracts sim live lmdb runtime ops
-DOORS := prove bench cli test_docs.py
-KAFKA := contract native log copying reading lag settings jars
-LATER := lmdb kafka engine spark $(DOORS)
+CONTRACTS := backends/test_contract.py backends/lmdb/test_golden.py codec
+STORE := core backends/lmdb backends/test_contract.py codec process streams groups consumers lanes hub ops harness/simulator harness/live
+DOORS := tools harness/proof cli test_docs.py
+KAFKA := contract native log copying reading lag settings
+LATER := backends/lmdb backends/kafka engines spark $(DOORS)
 comma := ,
 space := $(subst ,, )
-WHOLE := $(subst $(space),$(comma),$(patsubst %,*/core/%.py,group draft standing events assign shares member watch checkpoint group_bytes fields journal dispatch policy attempts))
+WHOLE := $(subst $(space),$(comma),$(patsubst %,*/core/%.py,$(patsubst %,groups/%,machine draft group events allocators even_shares seat silence checkpoint group_bytes journal) byte_fields $(patsubst %,computations/%,dispatch policy attempts)))
 
 .DEFAULT_GOAL := help
 
@@ -24,7 +25,7 @@ help: ## Show this list
 setup: $(STAMP) ## Make .venv, install what is pinned, say what later parts need
 	@$(BIN)/python -m headrace.ops.needs
 
-$(STAMP): requirements/dev.txt pyproject.toml hatch_build.py src/headrace/backends/kafka/columns.c
+$(STAMP): requirements/dev.txt pyproject.toml hatch_build.py src/headrace/backends/kafka/client/columns.c
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "Python 3.11 or newer is needed: make setup PYTHON=python3.11" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
@@ -49,9 +50,9 @@ check: $(STAMP) ## Format, lint, types, layers, core and contract tests: under a
 check-core: $(STAMP)
 	$(BIN)/python -m pytest -q -m "not slow" tests/core
 check-contracts: $(STAMP)
-	$(BIN)/python -m pytest -q -m "not slow" tests/contracts
+	$(BIN)/python -m pytest -q -m "not slow" $(patsubst %,tests/%,$(CONTRACTS))
 check-rest: $(STAMP)
-	$(BIN)/python -m pytest -q -m "not slow" $(patsubst %,--ignore=tests/%,core contracts $(LATER))
+	$(BIN)/python -m pytest -q -m "not slow" $(patsubst %,--ignore=tests/%,core $(CONTRACTS) $(LATER))
 
 .PHONY: test
 test: $(STAMP) check ## Everything, Spark, Kafka, kills and damaged files included: about a quarter of an hour
@@ -61,49 +62,49 @@ test: $(STAMP) check ## Everything, Spark, Kafka, kills and damaged files includ
 
 .PHONY: test-kafka test-brokers test-engine test-store test-doors test-spark
 test-store: $(STAMP)
-	$(BIN)/python -m pytest -q -m "not slow" tests/lmdb
+	$(BIN)/python -m pytest -q -m "not slow" tests/backends/lmdb
 	$(BIN)/python -m pytest -q -m slow $(patsubst %,tests/%,$(STORE))
 test-engine: $(STAMP)
-	$(BIN)/python -m pytest -q -m "not slow" tests/engine
-	$(BIN)/python -m pytest -q -m slow tests/engine
+	$(BIN)/python -m pytest -q -m "not slow" tests/engines
+	$(BIN)/python -m pytest -q -m slow tests/engines
 test-spark: $(STAMP) # Last, when there is little beside it: lanes that are not hurt must not pause.
 	$(BIN)/python -m pytest -q -m "not slow" tests/spark
 	$(BIN)/python -m pytest -q -m slow tests/spark
 test-kafka: $(STAMP) # This and the next wait for brokers most of the time: others run beside them.
-	$(BIN)/python -m pytest -q $(patsubst %,tests/kafka/test_%.py,$(KAFKA))
+	$(BIN)/python -m pytest -q $(patsubst %,tests/backends/kafka/test_%.py,$(KAFKA))
 test-brokers: $(STAMP)
-	$(BIN)/python -m pytest -q tests/kafka $(patsubst %,--ignore=tests/kafka/test_%.py,$(KAFKA))
+	$(BIN)/python -m pytest -q tests/backends/kafka $(patsubst %,--ignore=tests/backends/kafka/test_%.py,$(KAFKA))
 test-doors: $(STAMP)
 	$(BIN)/python -m pytest -q $(patsubst %,tests/%,$(DOORS))
 
 .PHONY: cover
 cover: $(STAMP) ## Every branch of the group machine, the dispatcher and more, by the core tests alone
-	$(BIN)/coverage run -m pytest -q tests/core -k 'group or assign or member or watch or checkpoint or journal or dispatch or policy or attempts'
+	$(BIN)/coverage run -m pytest -q tests/core/groups tests/core/computations
 	$(BIN)/coverage report --include='$(WHOLE)' --show-missing --fail-under=100
 
 .PHONY: sim
 sim: $(STAMP) ## Simulate groups under faults: make sim SEEDS=400, or one again: make sim SEED=7
-	$(BIN)/python -m headrace.testing.simulator $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
+	$(BIN)/python -m tests.harness.simulator $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
 
 .PHONY: live
 live: $(STAMP) ## Hurt real members and producers on one hub: make live SECONDS=600, or SEED=7
-	$(BIN)/python -m headrace.testing.live --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tests.harness.live --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 .PHONY: engines
 engines: $(STAMP) ## The whole contract of engines, on lanes that are processes too: five minutes
-	$(BIN)/python -m pytest -q tests/engine/test_threads.py tests/engine/every_process.py
+	$(BIN)/python -m pytest -q tests/engines/test_threads.py tests/engines/every_process.py
 
 .PHONY: prove
 prove: $(STAMP) ## Kill replicas of a topology at every fail point, 10^5 records each: make prove SEED=7
-	$(BIN)/python -m headrace.testing.prove --records $(RECORDS) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tests.harness.proof --records $(RECORDS) $(if $(SEED),--seed $(SEED))
 
 .PHONY: outages
 outages: $(STAMP) ## Kill and stop a Kafka broker under load, at more moments than make test does: ten minutes
-	HEADRACE_ALL_OUTAGES=1 $(BIN)/python -m pytest -q tests/kafka/test_outages.py
+	HEADRACE_ALL_OUTAGES=1 $(BIN)/python -m pytest -q tests/backends/kafka/test_outages.py
 
 .PHONY: faults
 faults: $(STAMP) ## Kill, cut the power and damage files with another seed: make faults SEED=7
-	$(if $(SEED),HEADRACE_SEED=$(SEED)) $(BIN)/python -m pytest -q -m slow tests/lmdb
+	$(if $(SEED),HEADRACE_SEED=$(SEED)) $(BIN)/python -m pytest -q -m slow tests/backends/lmdb
 
 .PHONY: bench
 bench: $(STAMP) ## Measure against raw LMDB and a file of lines, and the group machine

@@ -12,7 +12,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-SOURCE = Path("src/headrace/backends/kafka/columns.c")
+SOURCE = Path("src/headrace/backends/kafka/client/columns.c")
 
 
 class ColumnsHook(BuildHookInterface[Any]):

@@ -26,7 +26,7 @@ if __name__ == "__main__":
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")  # lanes are jobs that go on and on
         .config("spark.driver.host", "127.0.0.1")
-        .config("spark.python.daemon.module", "headrace.spark.daemon")  # lanes start faster
+        .config("spark.python.daemon.module", "headrace.spark.lanes.daemon")  # lanes start faster
         .config("spark.log.level", "ERROR")
         .getOrCreate()
     )

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from headrace.spark import SparkSettings, spark_session
+from headrace.tools.kafka_node import Broker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,3 +29,10 @@ def spark() -> Iterator[SparkSession]:
     as in sessions that are not ours, which is harder."""
     with spark_session(SPARK_LANES, SparkSettings(conf=SPARK_CONF)) as session:
         yield session
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """With all five listeners. Whoever kills it starts it again."""
+    with Broker(tmp_path_factory.mktemp("kafka") / "broker", secure=True) as started:
+        yield started

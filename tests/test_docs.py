@@ -13,7 +13,7 @@ import pytest
 from headrace.backends.kafka.backend import KafkaBackend
 from headrace.backends.lmdb.backend import LmdbBackend
 from headrace.core.ports import CAPABILITIES
-from headrace.failpoints import POINTS
+from headrace.process.failpoints import POINTS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

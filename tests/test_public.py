@@ -14,8 +14,6 @@ from typing import Any
 import pytest
 
 import headrace
-import headrace.codec
-import headrace.runtime
 from headrace.core import errors
 
 
@@ -124,12 +122,19 @@ def test_the_version_is_that_of_the_package() -> None:
     assert headrace.__version__ == version("headrace")
 
 
+ROOMS = (
+    "core", "process", "codec", "streams", "groups", "consumers", "lanes", "engines", "replica",
+    "hub",
+)  # fmt: skip
 DOCUMENTED = [
     "headrace",
     *(
-        f"{room.__name__}.{module.name}"
-        for room in (headrace.runtime, headrace.codec)
-        for module in pkgutil.iter_modules(room.__path__)
+        module.name
+        for room in ROOMS
+        for module in pkgutil.walk_packages(
+            import_module(f"headrace.{room}").__path__, f"headrace.{room}."
+        )
+        if not module.ispkg
     ),
 ]
 
@@ -155,9 +160,9 @@ def test_there_are_examples_for_the_first_steps() -> None:
     }
     assert {
         "headrace",
-        "headrace.runtime.opening.open",
-        "headrace.runtime.stream.Stream.append",
-        "headrace.runtime.stream.Stream.read",
-        "headrace.runtime.stream.Stream.appender",
+        "headrace.hub.opening.open",
+        "headrace.streams.stream.Stream.append",
+        "headrace.streams.stream.Stream.read",
+        "headrace.streams.stream.Stream.appender",
         "headrace.codec.registry.register_codec",
     } <= with_examples

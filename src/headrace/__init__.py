@@ -65,54 +65,54 @@ from headrace.core.errors import (
     Unsupported,
 )
 from headrace.core.model import Bounds, Flag, Record, RecordId, Shard, ShardId, Slice, StreamInfo
-from headrace.core.watermark import Watermark
+from headrace.core.records.watermark import Watermark
 
 if TYPE_CHECKING:  # what below is loaded when first asked for, told to type checkers
     from headrace.codec.registry import register_codec
-    from headrace.core.assign import Allocator, capped, kiel
-    from headrace.core.computation import Computation, computation
-    from headrace.core.policy import Policy
-    from headrace.core.schema import SCHEMA
-    from headrace.core.topology import Topology
-    from headrace.runtime.appender import Appender, Pending
-    from headrace.runtime.consumer import Consumer
-    from headrace.runtime.context import Context
-    from headrace.runtime.groups import Groups
-    from headrace.runtime.hub import Hub
-    from headrace.runtime.opening import open
-    from headrace.runtime.outputs import Outputs
-    from headrace.runtime.running import Running, run, start
-    from headrace.runtime.settings import RunSettings
-    from headrace.runtime.state import State
-    from headrace.runtime.stream import Stream
+    from headrace.consumers.consumer import Consumer
+    from headrace.core.computations.computation import Computation, computation
+    from headrace.core.computations.policy import Policy
+    from headrace.core.computations.settings import RunSettings
+    from headrace.core.computations.topology import Topology
+    from headrace.core.groups.allocators import Allocator, capped, kiel
+    from headrace.core.records.schema import SCHEMA
+    from headrace.groups.admin import Groups
+    from headrace.hub.hub import Hub
+    from headrace.hub.opening import open
+    from headrace.hub.run import Running, run, start
+    from headrace.lanes.context import Context
+    from headrace.lanes.outputs import Outputs
+    from headrace.lanes.state import State
+    from headrace.streams.appender import Appender, Pending
+    from headrace.streams.stream import Stream
 
 __version__ = "0.1.0"
 
 # Arrow and LMDB take their time to load: whoever only wants a name does not wait for them.
 _LATER = {
-    "SCHEMA": "headrace.core.schema",
-    "Allocator": "headrace.core.assign",
-    "Appender": "headrace.runtime.appender",
-    "Computation": "headrace.core.computation",
-    "Consumer": "headrace.runtime.consumer",
-    "Context": "headrace.runtime.context",
-    "Groups": "headrace.runtime.groups",
-    "Hub": "headrace.runtime.hub",
-    "Outputs": "headrace.runtime.outputs",
-    "Pending": "headrace.runtime.appender",
-    "Policy": "headrace.core.policy",
-    "RunSettings": "headrace.runtime.settings",
-    "Running": "headrace.runtime.running",
-    "State": "headrace.runtime.state",
-    "Stream": "headrace.runtime.stream",
-    "Topology": "headrace.core.topology",
-    "capped": "headrace.core.assign",
-    "computation": "headrace.core.computation",
-    "kiel": "headrace.core.assign",
-    "open": "headrace.runtime.opening",
+    "SCHEMA": "headrace.core.records.schema",
+    "Allocator": "headrace.core.groups.allocators",
+    "Appender": "headrace.streams.appender",
+    "Computation": "headrace.core.computations.computation",
+    "Consumer": "headrace.consumers.consumer",
+    "Context": "headrace.lanes.context",
+    "Groups": "headrace.groups.admin",
+    "Hub": "headrace.hub.hub",
+    "Outputs": "headrace.lanes.outputs",
+    "Pending": "headrace.streams.appender",
+    "Policy": "headrace.core.computations.policy",
+    "RunSettings": "headrace.core.computations.settings",
+    "Running": "headrace.hub.run",
+    "State": "headrace.lanes.state",
+    "Stream": "headrace.streams.stream",
+    "Topology": "headrace.core.computations.topology",
+    "capped": "headrace.core.groups.allocators",
+    "computation": "headrace.core.computations.computation",
+    "kiel": "headrace.core.groups.allocators",
+    "open": "headrace.hub.opening",
     "register_codec": "headrace.codec.registry",
-    "run": "headrace.runtime.running",
-    "start": "headrace.runtime.running",
+    "run": "headrace.hub.run",
+    "start": "headrace.hub.run",
 }
 
 __all__ = [

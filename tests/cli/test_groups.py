@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import headrace
-from headrace.core import keys
-from headrace.core.assign import Allocator, balanced
-from headrace.core.attempts import Attempts
-from headrace.core.events import (
+from headrace.core import store_keys
+from headrace.core.computations.attempts import Attempts
+from headrace.core.groups.allocators import Allocator, balanced
+from headrace.core.groups.events import (
     Evict,
     Heartbeat,
     Join,
@@ -26,7 +26,7 @@ from headrace.core.events import (
 )
 from headrace.core.model import ShardId, Slice
 from headrace.core.ports import Commit, Grant
-from headrace.runtime.coordinator import Coordinator
+from headrace.groups.coordinator import Coordinator
 from tests.cli.test_commands import Shell
 
 
@@ -71,8 +71,8 @@ class Working:
     def commit(self, shard: int, end: int) -> None:
         epoch = self.coordinator.load("billing").shards[ShardId("shop/orders", shard)].epoch
         info = self.orders.info
-        grant = Grant("billing", info, shard, keys.epoch_token(epoch))
-        stored = self.backend.get(keys.checkpoint_key("billing", info.id, shard))
+        grant = Grant("billing", info, shard, store_keys.epoch_token(epoch))
+        stored = self.backend.get(store_keys.checkpoint_key("billing", info.id, shard))
         assert stored is None, "once is enough here"
         self.backend.commit(Commit(grant=grant, done=Slice(info.name, shard, 0, end)))
 
@@ -80,7 +80,7 @@ class Working:
         """Attempts at a record have failed; its shard is stopped, and its owner lets go."""
         info, at = self.orders.info, ShardId("shop/orders", shard)
         standing = self.coordinator.load("billing").shards[at]
-        grant = Grant("billing", info, shard, keys.epoch_token(standing.epoch))
+        grant = Grant("billing", info, shard, store_keys.epoch_token(standing.epoch))
         done = Slice(info.name, shard, attempts.offset, attempts.offset)
         self.backend.commit(Commit(grant=grant, done=done, attempts=attempts.encoded()))
         if stop:

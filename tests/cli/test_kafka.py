@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from headrace.testing.kafka import Broker
-from headrace.testing.kafka.ports import free_ports
+from headrace.tools.kafka_node import Broker
+from headrace.tools.kafka_node.ports import free_ports
 from tests.cli.test_commands import Shell
 
 

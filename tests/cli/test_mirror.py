@@ -10,8 +10,8 @@ import pytest
 
 import headrace
 from headrace.cli import mirror as module
-from headrace.runtime import mirror as copied
-from headrace.testing.faults.children import Child, until
+from headrace.hub import mirror as copied
+from headrace.testing.children import Child, until
 from tests.cli.test_commands import Shell, shell
 
 __all__ = ["shell"]

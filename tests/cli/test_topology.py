@@ -12,9 +12,9 @@ from headrace.cli import render
 from headrace.cli.main import main
 
 SHOP = """\
-from headrace.core.computation import computation
-from headrace.core.policy import Policy
-from headrace.core.topology import Topology
+from headrace.core.computations.computation import computation
+from headrace.core.computations.policy import Policy
+from headrace.core.computations.topology import Topology
 
 @computation(inputs="shop/orders", outputs="shop/invoices", policy=Policy(then="dead-letter"))
 def bill(record, out): ...
@@ -127,7 +127,7 @@ def test_what_the_settings_file_says_is_shown(
 )
 def test_what_is_wrong_is_said_in_one_line(shell: Shell, arguments: list[str], says: str) -> None:
     Path("circle.py").write_text(
-        "from headrace.core.computation import computation\n"
+        "from headrace.core.computations.computation import computation\n"
         "@computation(inputs='a', outputs='b')\ndef there(record, out): ...\n"
         "@computation(inputs='b', outputs='a')\ndef back(record, out): ...\n"
     )

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from headrace.core.batch import Batch, Row, keyed_batch
 from headrace.core.lazy import lazy
+from headrace.core.records.batch import Batch, Row, keyed_batch
 
 
 class Sum:

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.core.batch import Batch, Row
 from headrace.core.errors import BadName, BadRecordId, BadSetting
 from headrace.core.model import (
     HASH_END,
@@ -21,7 +20,8 @@ from headrace.core.model import (
     Slice,
     even_shards,
 )
-from headrace.core.watermark import Watermark
+from headrace.core.records.batch import Batch, Row
+from headrace.core.records.watermark import Watermark
 
 _PART = st.from_regex(r"[A-Za-z0-9._]{3,9}", fullmatch=True).filter(lambda part: part != "...")
 

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.backends.memory import MemoryBackend
-from headrace.core import keys
-from headrace.core.batch import Batch, Row
-from headrace.core.checkpoint import Checkpoint
+from headrace.core import store_keys
 from headrace.core.errors import Fenced, ShardClosed
+from headrace.core.groups.checkpoint import Checkpoint
 from headrace.core.model import Slice, StreamInfo
 from headrace.core.ports import Append, Commit, Grant, StreamSpec, Versioned
+from headrace.core.records.batch import Batch, Row
 from headrace.core.transaction import STORIES_KEPT, state_entry
 
 
@@ -36,7 +36,7 @@ def _made(backend: MemoryBackend, name: str) -> StreamInfo:
 
 
 def _granted(backend: MemoryBackend, stream: StreamInfo) -> Grant:
-    backend.transact({}, {keys.epoch_key("g", stream.id, 0): b"t"})
+    backend.transact({}, {store_keys.epoch_key("g", stream.id, 0): b"t"})
     return Grant("g", stream, 0, b"t")
 
 
@@ -71,7 +71,7 @@ def test_a_story_tells_where_the_outputs_went() -> None:
             story=b"told",
         )
     )
-    found = backend.get(keys.story_key("g", orders.id, 0, 0))
+    found = backend.get(store_keys.story_key("g", orders.id, 0, 0))
     assert found is not None
     places = struct.pack(">IIQI", invoices.id, 1, 5, 1) + struct.pack(">IIQI", orders.id, 1, 0, 3)
     assert found.value == b"\0\0\0\2" + places + b"told"
@@ -84,7 +84,8 @@ def test_the_last_stories_are_kept() -> None:
     for i in range(STORIES_KEPT + 3):
         done = Slice("orders", 0, i, i + 1)
         backend.commit(Commit(grant=grant, done=done, story=b"%d" % i))
-    kept = [value.value[4:] for _, value in backend.scan(keys.story_prefix("g", orders.id, 0))]
+    stories = backend.scan(store_keys.story_prefix("g", orders.id, 0))
+    kept = [value.value[4:] for _, value in stories]
     assert sorted(map(int, kept)) == list(range(3, STORIES_KEPT + 3))
 
 

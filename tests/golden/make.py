@@ -10,14 +10,14 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from headrace.backends.lmdb import batch as batches
-from headrace.backends.lmdb import rows
+from headrace.backends.lmdb import stored_batch as batches
+from headrace.backends.lmdb import stored_row
 from headrace.backends.lmdb.backend import LmdbBackend
-from headrace.core import keys
-from headrace.core.attempts import Attempts
-from headrace.core.batch import Batch, Row, arrow_of
+from headrace.core import store_keys
+from headrace.core.computations.attempts import Attempts
 from headrace.core.model import Slice, StreamInfo, even_shards
 from headrace.core.ports import Append, Commit, Grant, Producer, StreamSpec
+from headrace.core.records.batch import Batch, Row, arrow_of
 
 HERE = Path(__file__).parent / "format1"
 
@@ -53,7 +53,7 @@ ODD_ROWS = [
 PLAIN_ROWS = [Row(b"key %d" % i, b'{"id":%d}' % i, 1_490_855_872_363 + i) for i in range(40)]
 MANY_ROWS = [*ODD_ROWS, *PLAIN_ROWS]
 
-ROW_KEY = rows.value_key(b"golden")
+ROW_KEY = stored_row.value_key(b"golden")
 ROW_VALUE = b"a small value"
 ROW_VERSION = 513
 
@@ -98,7 +98,7 @@ def made_hub(directory: Path) -> None:
         backend.append([Append(orders, 1, Batch(rows=ODD_ROWS[:2]))], Producer("producer", seq))
     backend.trim(orders, 0, 2)
     backend.transact({}, {b"golden": b"a small value", b"empty": b""})
-    backend.transact({}, {keys.epoch_key(GROUP, orders.id, 1): b"epoch 1"})
+    backend.transact({}, {store_keys.epoch_key(GROUP, orders.id, 1): b"epoch 1"})
     backend.commit(
         Commit(
             grant=Grant(GROUP, orders, 1, b"epoch 1"),
@@ -118,7 +118,7 @@ def main() -> None:
         "batch-arrow": sealed(MANY_ROWS),
         "batch-arrow-plain": sealed(PLAIN_ROWS),
         "attempts": ATTEMPTS.encoded(),
-        "row": rows.sealed_row(ROW_KEY, ROW_VALUE, ROW_VERSION),
+        "row": stored_row.sealed_row(ROW_KEY, ROW_VALUE, ROW_VERSION),
     }
     for name, content in contents.items():
         if not (HERE / name).exists():

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from headrace.core.assign import balanced
-from headrace.core.events import (
+from headrace.core.groups.allocators import balanced
+from headrace.core.groups.events import (
     Configure,
     Delete,
     Event,
@@ -23,13 +23,13 @@ from headrace.core.events import (
     StreamFacts,
     Swept,
 )
-from headrace.core.group import step
-from headrace.core.journal import Entry
+from headrace.core.groups.group import Group
+from headrace.core.groups.journal import Entry
+from headrace.core.groups.machine import step
 from headrace.core.model import ShardId
-from headrace.core.standing import Group
 from headrace.ops.explain import Told, happened, told, why
 from headrace.ops.ranges import shown_shards
-from tests.core.groups import (
+from tests.core.groups.building import (
     VERSION,
     at,
     built,

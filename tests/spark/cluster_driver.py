@@ -11,10 +11,10 @@ from contextlib import ExitStack
 from typing import Any
 
 import headrace
+from headrace.core.computations.settings import RunSettings
 from headrace.core.errors import HeadraceError
-from headrace.runtime.loading import load_topology
-from headrace.runtime.running import Running
-from headrace.runtime.settings import RunSettings
+from headrace.hub.run import Running
+from headrace.lanes.loading import load_topology
 from headrace.spark import SparkSettings, spark_session
 
 

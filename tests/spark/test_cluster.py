@@ -19,19 +19,19 @@ from typing import Any
 import pytest
 
 import headrace
-from headrace.runtime.hub import Hub
-from headrace.spark.reach import ON_THIS_MACHINE
-from headrace.testing.faults.children import Child, until
-from headrace.testing.spark_cluster import (
+from headrace.hub.hub import Hub
+from headrace.spark.lanes.reach import ON_THIS_MACHINE
+from headrace.testing.children import Child, until
+from tests.engines import handlers_trouble
+from tests.engines.handlers_trouble import noted
+from tests.engines.trouble import FAST, REFERENCE, all_but, bills, fill, in_order, times
+from tests.harness.spark_cluster import (
     EXECUTOR_MEMORY,
     SparkCluster,
     is_gone,
     parent,
     spark_cluster,
 )
-from tests.engine import handlers_trouble
-from tests.engine.handlers_trouble import noted
-from tests.engine.trouble import FAST, REFERENCE, all_but, bills, fill, in_order, times
 from tests.spark import cluster_driver
 
 LANES = 3

@@ -19,10 +19,10 @@ from typing import Any
 import pytest
 
 import headrace
-from headrace.runtime.hub import Hub
-from headrace.testing.faults.children import Child, until
-from tests.engine import handlers_trouble
-from tests.engine.trouble import (
+from headrace.hub.hub import Hub
+from headrace.testing.children import Child, until
+from tests.engines import handlers_trouble
+from tests.engines.trouble import (
     FAST,
     REFERENCE,
     all_but,

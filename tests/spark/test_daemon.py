@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.spark.daemon import unzipped
-from headrace.spark.gateway import _escaped
+from headrace.spark.lanes.daemon import unzipped
+from headrace.spark.session.gateway import _escaped
 
 
 def installed(place: Path) -> tuple[str, str]:
@@ -40,7 +40,7 @@ def test_it_opens_nothing_that_a_fork_would_break() -> None:
     """Modules only: no hub, no socket, no thread, be it Python's or a library's."""
     look = """
 import os
-from headrace.spark.daemon import load
+from headrace.spark.lanes.daemon import load
 files = set(os.listdir("/proc/self/fd"))
 load()
 assert len(os.listdir("/proc/self/task")) == 1

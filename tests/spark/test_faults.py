@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import headrace
-from headrace import failpoints
 from headrace.core.errors import BadTopology
-from headrace.runtime import errand
-from headrace.runtime.hub import Hub
-from headrace.testing.faults.children import until
-from tests.engine import handlers_trouble
-from tests.engine.handlers_trouble import noted, topology
-from tests.engine.trouble import (
+from headrace.engines import lane_spec
+from headrace.hub.hub import Hub
+from headrace.process import failpoints
+from headrace.testing.children import until
+from tests.engines import handlers_trouble
+from tests.engines.handlers_trouble import noted, topology
+from tests.engines.trouble import (
     DEADLY,
     FAST,
     REFERENCE,
@@ -322,7 +322,7 @@ def _workers(spark: SparkSession, count: int) -> dict[int, dict[str, Any]]:
             "handlers": list(map(repr, log.handlers)),
             "level": log.level,
             "failpoints": repr(failpoints.armed_now()),
-            "is lane": errand.in_lane,
+            "is lane": lane_spec.in_lane,
             "signals": [str(signal.getsignal(number)) for number in range(1, 32)],
             "threads": sorted(thread.name for thread in threading.enumerate()),
             "files": sorted(os.readlink(file) for file in files if os.path.exists(file)),

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import headrace
-from headrace.runtime.hub import Hub
-from headrace.runtime.running import Running
-from headrace.testing.faults.children import until
-from tests.engine import handlers_trouble
-from tests.engine.handlers_trouble import noted, topology
-from tests.engine.trouble import (
+from headrace.hub.hub import Hub
+from headrace.hub.run import Running
+from headrace.testing.children import until
+from tests.engines import handlers_trouble
+from tests.engines.handlers_trouble import noted, topology
+from tests.engines.trouble import (
     REFERENCE,
     all_but,
     bills,

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from headrace.core.errors import BadSetting
-from headrace.spark.needs import check_python
-from headrace.spark.session import first_line
+from headrace.spark.session.needs import check_python
+from headrace.spark.session.session import first_line
 
 
 def test_workers_of_another_python_are_refused(tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from headrace.spark.scratch import PREFIX, sweep
-from headrace.spark.session import defaults
+from headrace.spark.session.scratch import PREFIX, sweep
+from headrace.spark.session.session import defaults
 
-MAKE = "from headrace.spark.scratch import scratch_directory as d; print(d(), flush=True); "
+MAKE = "from headrace.spark.session.scratch import scratch_directory as d; print(d(), flush=True); "
 
 
 def made(place: Path, then: str) -> subprocess.Popen[str]:

@@ -21,11 +21,12 @@ import pytest
 import headrace
 from headrace import Topology, computation
 from headrace.core.errors import BadSetting, HeadraceError, Refused, Unsupported
-from headrace.runtime.outputs import Outputs
-from headrace.spark import SparkSettings, needs, session, spark_session
-from headrace.spark.java import Java, find_java
-from headrace.spark.needs import check_answers, check_slots, local_slots, place_of
-from headrace.spark.reach import ON_THIS_MACHINE
+from headrace.lanes.outputs import Outputs
+from headrace.process.java import Java, find_java
+from headrace.spark import SparkSettings, spark_session
+from headrace.spark.lanes.reach import ON_THIS_MACHINE
+from headrace.spark.session import needs, session
+from headrace.spark.session.needs import check_answers, check_slots, local_slots, place_of
 from tests.cli.test_commands import Shell, shell
 from tests.conftest import SPARK_CONF
 

@@ -1,0 +1,1 @@
+"""What a hub stands on: memory, an LMDB directory, a Kafka cluster."""

@@ -13,9 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.backends.marked import MarkedCopying
-from headrace.core import keys, transaction
-from headrace.core.batch import Batch
+from headrace.backends.copy_by_producer import MarkedCopying
+from headrace.core import store_keys, transaction
 from headrace.core.errors import Closed, HeadraceError, ShardClosed, StreamExists, UnknownStream
 from headrace.core.model import Bounds, StreamInfo, even_shards
 from headrace.core.ports import (
@@ -30,8 +29,9 @@ from headrace.core.ports import (
     StreamSpec,
     Versioned,
 )
-from headrace.core.reading import Room, check_commit_bytes, check_shard, check_start
-from headrace.core.schema import SCHEMA
+from headrace.core.records.batch import Batch
+from headrace.core.records.limits import Room, check_commit_bytes, check_shard, check_start
+from headrace.core.records.schema import SCHEMA
 from headrace.core.transaction import Part
 
 CAPABILITIES = Capabilities(
@@ -133,7 +133,7 @@ class MemoryBackend:
             info = self._streams.pop(name)
             for shard in info.shards:
                 del self._shards[info.id, shard.index]
-            gone = tuple(keys.stream_prefixes(info.id))
+            gone = tuple(store_keys.stream_prefixes(info.id))
             for key in [key for key in self._values if key.startswith(gone)]:
                 del self._values[key]
 

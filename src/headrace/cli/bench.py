@@ -79,7 +79,7 @@ _on = click.option("--dir", "directory", type=click.Path(path_type=Path), help="
 @as_json
 def log(directory: Path | None, as_json: bool) -> None:
     """The embedded hub against LMDB itself and a file of lines; about a minute."""
-    from headrace.testing.bench.log import run
+    from headrace.tools.bench.log import run
 
     _show(run, _LOG_GOALS, directory, as_json)
 
@@ -93,7 +93,7 @@ def groups(only: str, directory: Path | None, as_json: bool) -> None:
 
     Parts: machine (a heartbeat, a rebalance), handover (members join, leave and are killed under
     load), join (20 at once), converge (1,000 shards), consume (against plain reading), idle."""
-    from headrace.testing.bench.groups import run
+    from headrace.tools.bench.groups import run
 
     parts = [part for part in only.split(",") if part]
     _show(partial(run, only=parts), _GROUPS_GOALS, directory, as_json)
@@ -112,7 +112,7 @@ def pipeline(engine: str, directory: Path | None, as_json: bool) -> None:
     With --engine spark: lanes on Spark against lanes as threads and as processes, how long a record
     takes through one and through five computations, what waiting lanes cost, and where the time
     of the start goes; about 3 minutes."""
-    from headrace.testing.bench.pipeline import run
+    from headrace.tools.bench.pipeline import run
 
     goals = _SPARK_GOALS if engine == "spark" else _PIPELINE_GOALS
     _show(partial(run, engine=engine), goals, directory, as_json)
@@ -123,7 +123,7 @@ def pipeline(engine: str, directory: Path | None, as_json: bool) -> None:
 @as_json
 def kafka(directory: Path | None, as_json: bool) -> None:
     """Streams on Kafka against its own client, on a broker that is started for it; a minute."""
-    from headrace.testing.bench.kafka import run
+    from headrace.tools.bench.kafka import run
 
     _show(run, _KAFKA_GOALS, directory, as_json)
 
@@ -140,7 +140,7 @@ def soak(engine: str, seconds: float, directory: Path | None, as_json: bool) -> 
 
     Shows what the driver, Java and the Python workers hold: first, last, and MB per minute in the
     second half. "own" are pages of no file; the others grow with what is read of the hub's file."""
-    from headrace.testing.bench.soak import run
+    from headrace.tools.bench.soak import run
 
     _show(partial(run, engine=engine, seconds=seconds), _SOAK_GOALS, directory, as_json, lines=True)
 

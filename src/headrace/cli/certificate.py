@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.cli import render
-from headrace.testing.prove.certificate import Certificate, Line
+from headrace.tools.proof.certificate import Certificate, Line
 
 NAME_CHARS_MAX = 30
 

@@ -17,10 +17,10 @@ from headrace.cli.demo_view import Lines, Screen, drawn_svg
 from headrace.cli.prove import check_engine, proved
 from headrace.cli.spark import ENGINES
 from headrace.cli.streams import as_json
-from headrace.testing.demo.scene import Eye, Scene
-from headrace.testing.demo.script import RECORDS, REPLICAS, SECONDS, SHARDS, order
-from headrace.testing.prove.manner import LOCAL, SPARK
-from headrace.testing.prove.proof import Order, Progress
+from headrace.tools.demo.scene import Eye, Scene
+from headrace.tools.demo.script import RECORDS, REPLICAS, SECONDS, SHARDS, order
+from headrace.tools.proof.engine_choice import LOCAL, SPARK
+from headrace.tools.proof.proof import Order, Progress
 
 
 @click.command()

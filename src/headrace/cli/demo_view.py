@@ -16,8 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.cli.certificate import drawn_table, drawn_verdict
-from headrace.testing.demo.scene import ReplicaRow, Scene
-from headrace.testing.prove.certificate import Certificate
+from headrace.tools.demo.scene import ReplicaRow, Scene
+from headrace.tools.proof.certificate import Certificate
 
 SAY_S = 5.0
 REST_LINES = 20

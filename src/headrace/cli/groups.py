@@ -15,11 +15,13 @@ from headrace.cli.streams import as_json
 from headrace.core.errors import BadQuantity, BadSetting
 from headrace.core.model import RecordId, ShardId
 from headrace.core.names import checked_name
-from headrace.core.places import shown_place
 from headrace.core.quantities import seconds
+from headrace.core.redaction import shown_place
+from headrace.groups.admin import Groups
+from headrace.groups.positions import Seek, Where
+from headrace.ops.attempts_views import because, brief
 from headrace.ops.explain import told
 from headrace.ops.ranges import shown_shards
-from headrace.ops.troubles import because, brief
 from headrace.ops.views import (
     explanation,
     group_line,
@@ -27,9 +29,7 @@ from headrace.ops.views import (
     history_views,
     seek_views,
 )
-from headrace.runtime.groups import Groups
-from headrace.runtime.rows import now_ms
-from headrace.runtime.seeks import Seek, Where
+from headrace.streams.encoding import now_ms
 
 _WHERE = "earliest, latest, an offset, a time as in 2026-01-31T08:00:00Z, or 2h for two hours ago"
 _REASON_CHARS_IN_TABLE = 60

@@ -17,7 +17,7 @@ from headrace.cli import render
 from headrace.cli.signals import ended_by_sigterm
 from headrace.cli.streams import as_json
 from headrace.core.errors import BadSetting
-from headrace.testing.kafka import KAFKA_VERSION, Broker, has_jars
+from headrace.tools.kafka_node import KAFKA_VERSION, Broker, has_jars
 
 PORT = 9092
 NOT_RUNNING = 1

@@ -10,11 +10,11 @@ import click
 import headrace
 from headrace.cli import render
 from headrace.cli.streams import as_json
-from headrace.core.places import shown_place
+from headrace.core.redaction import shown_place
+from headrace.groups.admin import Groups
+from headrace.groups.kept_progress import Progress
 from headrace.ops.views import lag_views, latency_views
-from headrace.runtime.groups import Groups
-from headrace.runtime.progress import Progress
-from headrace.runtime.rows import now_ms
+from headrace.streams.encoding import now_ms
 
 _View = Callable[[Groups, Progress, bool], list[dict[str, Any]]]
 

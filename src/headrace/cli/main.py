@@ -24,7 +24,7 @@ from headrace.cli.run import run
 from headrace.cli.streams import stream
 from headrace.cli.topology import topology
 from headrace.core.errors import BadSetting, HeadraceError
-from headrace.core.places import shown_place
+from headrace.core.redaction import shown_place
 
 HUB_DEFAULT = "./headrace-data"
 SETTINGS_FILE = "headrace.toml"

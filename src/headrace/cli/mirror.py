@@ -18,10 +18,10 @@ import headrace
 from headrace.cli import render
 from headrace.cli.streams import as_json
 from headrace.core.errors import BadSetting, UnknownStream
-from headrace.core.places import shown_place
-from headrace.runtime.hub import Hub
-from headrace.runtime.mirror import Mirrored, ShardCopy
-from headrace.runtime.mirror import mirror as copied
+from headrace.core.redaction import shown_place
+from headrace.hub.hub import Hub
+from headrace.hub.mirror import Mirrored, ShardCopy
+from headrace.hub.mirror import mirror as copied
 
 SAY_S = 5.0
 """So often a line is written where there is no terminal."""

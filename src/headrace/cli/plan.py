@@ -8,10 +8,10 @@ import click
 
 import headrace
 from headrace.cli import render
+from headrace.core.computations.settings import RunSettings
+from headrace.core.computations.topology import Topology
 from headrace.core.errors import NoHub
-from headrace.core.topology import Topology
-from headrace.ops.plan import plan
-from headrace.runtime.settings import RunSettings
+from headrace.ops.lane_plan import plan
 
 
 def show_plan(

@@ -20,16 +20,16 @@ from headrace.cli.certificate import show_certificate
 from headrace.cli.signals import ended_by_sigterm
 from headrace.cli.spark import ENGINES, check_local
 from headrace.cli.streams import as_json
+from headrace.core.computations.settings import SETTINGS_FILE, RunSettings
+from headrace.core.computations.topology import Topology
 from headrace.core.errors import BadSetting
-from headrace.core.topology import Topology
-from headrace.runtime.loading import load_topology
-from headrace.runtime.settings import SETTINGS_FILE, RunSettings
-from headrace.spark.needs import check_java, check_packages
-from headrace.testing.prove.certificate import Certificate
-from headrace.testing.prove.manner import LOCAL, PROCESSES, SPARK
-from headrace.testing.prove.proof import Order, Progress, Proof, Tell
-from headrace.testing.prove.sample import Example, read_sample
-from headrace.testing.prove.scratch import real_streams
+from headrace.lanes.loading import load_topology
+from headrace.spark.session.needs import check_java, check_packages
+from headrace.tools.proof.certificate import Certificate
+from headrace.tools.proof.engine_choice import LOCAL, PROCESSES, SPARK
+from headrace.tools.proof.proof import Order, Progress, Proof, Tell
+from headrace.tools.proof.sample import Example, read_sample
+from headrace.tools.proof.scratch import real_streams
 
 SAY_S = 5.0
 

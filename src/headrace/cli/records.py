@@ -18,10 +18,10 @@ from headrace.cli import render
 from headrace.cli.streams import as_json
 from headrace.core.errors import BadRecord, BadSetting
 from headrace.core.model import Record
-from headrace.core.reading import check_shard, check_start
+from headrace.core.records.limits import check_shard, check_start
 from headrace.ops.views import record_view
-from headrace.runtime.stream import Stream
-from headrace.runtime.tail import followed, last, merged
+from headrace.streams.merged import followed, last, merged
+from headrace.streams.stream import Stream
 
 _REFRESH_RECORDS = 1_000
 

@@ -20,20 +20,20 @@ from rich.table import Table
 
 import headrace
 from headrace.cli import render
-from headrace.cli.pairs import pairs
+from headrace.cli.options import pairs
 from headrace.cli.plan import show_plan
 from headrace.cli.signals import ended_by_sigterm
 from headrace.cli.spark import ENGINES, check_local, spark_options, spark_settings, started
 from headrace.cli.streams import as_json
+from headrace.core.computations.settings import SETTINGS_FILE, RunSettings
 from headrace.core.errors import BadSetting
-from headrace.core.places import shown_place
-from headrace.ops.running import Rates, run_views, summary
-from headrace.runtime.groups import Groups
-from headrace.runtime.loading import load_topology
-from headrace.runtime.running import STOP_S, Running, make_streams
-from headrace.runtime.settings import SETTINGS_FILE, RunSettings
-from headrace.spark.reach import check_before
-from headrace.spark.session import check_session
+from headrace.core.redaction import shown_place
+from headrace.groups.admin import Groups
+from headrace.hub.run import STOP_S, Running, make_streams
+from headrace.lanes.loading import load_topology
+from headrace.ops.run_views import Rates, run_views, summary
+from headrace.spark.lanes.reach import check_before
+from headrace.spark.session.session import check_session
 
 LOOK_S = 0.5
 SAY_S = 10.0

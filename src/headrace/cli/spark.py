@@ -12,10 +12,10 @@ import click
 from rich.console import Console
 
 from headrace.cli import render
-from headrace.cli.pairs import pairs
+from headrace.cli.options import pairs
 from headrace.core.errors import BadSetting
-from headrace.spark.needs import place_of
-from headrace.spark.session import SparkSettings, spark_session
+from headrace.spark.session.needs import place_of
+from headrace.spark.session.session import SparkSettings, spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

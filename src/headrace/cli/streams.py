@@ -11,9 +11,9 @@ import headrace
 from headrace.cli import render
 from headrace.core.errors import BadSetting
 from headrace.core.model import ROUTINGS, Bounds, StreamInfo
-from headrace.core.places import shown_place
+from headrace.core.redaction import shown_place
+from headrace.hub.hub import SHARDS_DEFAULT, Hub
 from headrace.ops.views import shard_views, stream_view
-from headrace.runtime.hub import SHARDS_DEFAULT, Hub
 
 as_json = click.option("--json", "as_json", is_flag=True, help="One JSON value, for programs.")
 

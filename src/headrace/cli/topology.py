@@ -9,13 +9,13 @@ import click
 
 from headrace.cli import render
 from headrace.cli.streams import as_json
-from headrace.core.computation import Computation
-from headrace.core.drawing import drawn, mermaid, shown_policy
+from headrace.core.computations.computation import Computation
+from headrace.core.computations.policy import Policy
+from headrace.core.computations.settings import SETTINGS_FILE, RunSettings
+from headrace.core.computations.topology import Topology
 from headrace.core.errors import BadSetting
-from headrace.core.policy import Policy
-from headrace.core.topology import Topology
-from headrace.runtime.loading import fingerprint, load_topology
-from headrace.runtime.settings import SETTINGS_FILE, RunSettings
+from headrace.lanes.loading import fingerprint, load_topology
+from headrace.ops.drawing import drawn, mermaid, shown_policy
 
 
 @click.command()

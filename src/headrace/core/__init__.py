@@ -1,0 +1,1 @@
+"""The rules of records, groups and computations: values and pure functions."""

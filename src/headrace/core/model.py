@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from headrace.core.errors import BadRecordId, BadSetting
 from headrace.core.names import checked_name
-from headrace.core.watermark import Watermark
+from headrace.core.records.watermark import Watermark
 
 Header = tuple[str, bytes | None]
 
@@ -151,7 +151,7 @@ class Values(Protocol):
 
 
 class Columns(Protocol):
-    """Some records of one shard, column by column: `headrace.core.batch.Batch`."""
+    """Some records of one shard, column by column: `headrace.core.records.batch.Batch`."""
 
     stream: str
     shard: int

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
-from headrace.core.batch import Batch
 from headrace.core.errors import BadSetting, HeadraceError, Unsupported
 from headrace.core.model import Bounds, Record, Slice, StreamInfo
+from headrace.core.records.batch import Batch
 
 Capability = Literal[
     "atomic_append",  # all records of one append become visible together, or none does

@@ -11,12 +11,12 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from headrace.core import keys
-from headrace.core.checkpoint import Checkpoint
+from headrace.core import store_keys
 from headrace.core.errors import BadSetting, Fenced, SequenceForgotten
+from headrace.core.groups.checkpoint import Checkpoint
 from headrace.core.model import Slice, StreamInfo
 from headrace.core.ports import ABSENT, NOTHING_BEFORE, Grant, Place, Producer, Versioned
-from headrace.core.reading import check_commit_bytes
+from headrace.core.records.limits import check_commit_bytes
 
 PRODUCER_SEQS_REMEMBERED = 64
 """How many of a producer's last appends to a stream can be repeated safely."""
@@ -59,7 +59,7 @@ def append(tx: Transaction, parts: Sequence[Part], producer: Producer | None) ->
     _add(tx, parts, places)
     if producer is not None:
         assert seen is not None
-        key = keys.producer_key(parts[0].stream.id, producer.name)
+        key = store_keys.producer_key(parts[0].stream.id, producer.name)
         tx.put(key, remembering(seen.kept, producer.seq, places))
     return places
 
@@ -79,8 +79,8 @@ def transact(
 def check_puts(checks: Mapping[bytes, int], puts: Mapping[bytes, bytes | None]) -> None:
     """Refuse keys and values out of bounds before any lock is taken."""
     for key in (*checks, *puts):
-        if not isinstance(key, bytes) or not 0 < len(key) <= keys.KEY_BYTES_MAX:
-            raise BadSetting(f"a store key of {_shown(key)}: 1 to {keys.KEY_BYTES_MAX} bytes")
+        if not isinstance(key, bytes) or not 0 < len(key) <= store_keys.KEY_BYTES_MAX:
+            raise BadSetting(f"a store key of {_shown(key)}: 1 to {store_keys.KEY_BYTES_MAX} bytes")
     for value in puts.values():
         _check_value(value)
 
@@ -100,8 +100,8 @@ def commit(
         _check_value(value)
     check_commit_bytes(sum(len(value or b"") for value in values))
     group, stream_id, shard = grant.group, grant.stream.id, grant.shard
-    epoch = tx.get(keys.epoch_key(group, stream_id, shard))
-    checkpoint_key = keys.checkpoint_key(group, stream_id, shard)
+    epoch = tx.get(store_keys.epoch_key(group, stream_id, shard))
+    checkpoint_key = store_keys.checkpoint_key(group, stream_id, shard)
     stored = tx.get(checkpoint_key)
     before = Checkpoint.decoded(stored.value) if stored else Checkpoint()
     after = before.advanced(done)
@@ -114,9 +114,9 @@ def commit(
     tx.put(checkpoint_key, after.encoded())
     for name, value in state.items():
         row = None if value is None else len(name).to_bytes(4, "big") + name + value
-        tx.put(keys.state_key(group, stream_id, shard, name), row)
+        tx.put(store_keys.state_key(group, stream_id, shard, name), row)
     if attempts is not None:
-        tx.put(keys.attempts_key(group, stream_id, shard), attempts or None)
+        tx.put(store_keys.attempts_key(group, stream_id, shard), attempts or None)
     if story:
         told = b"".join(
             _OUTPUT.pack(part.stream.id, place.shard, place.base, part.records)
@@ -124,7 +124,7 @@ def commit(
         )
         slot = before.commits % STORIES_KEPT
         row = len(parts).to_bytes(4, "big") + told + story
-        tx.put(keys.story_key(group, stream_id, shard, slot), row)
+        tx.put(store_keys.story_key(group, stream_id, shard, slot), row)
     return places[: len(outputs)]
 
 
@@ -149,7 +149,7 @@ class _Unseen(NamedTuple):
 
 def _seen(tx: Transaction, parts: Sequence[Part], producer: Producer) -> list[Place] | _Unseen:
     stream, shard = parts[0].stream, parts[0].shard
-    found = tx.get(keys.producer_key(stream.id, producer.name))
+    found = tx.get(store_keys.producer_key(stream.id, producer.name))
     kept = found.value if found else b""
     last, first_time = NOTHING_BEFORE, None
     for last, places in _remembered(kept):

@@ -1,0 +1,1 @@
+"""Views of streams, groups and runs for people and programs; the doctor."""

@@ -15,10 +15,10 @@ from headrace.core.errors import (
     UnknownStream,
 )
 from headrace.core.model import StreamInfo
-from headrace.ops.meanings import meaning, stream_meaning
-from headrace.runtime.hub import Hub
-from headrace.runtime.stream import Stream
-from headrace.spark.java import ADVICE, find_java
+from headrace.hub.hub import Hub
+from headrace.ops.findings import meaning, stream_meaning
+from headrace.process.java import ADVICE, find_java
+from headrace.streams.stream import Stream
 
 _PARTS = {
     "pyarrow": "needed",

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from headrace.core.attempts import Attempts
-from headrace.core.events import (
+from headrace.core.computations.attempts import Attempts
+from headrace.core.groups.events import (
     Configure,
     Delete,
     Event,
@@ -23,14 +23,14 @@ from headrace.core.events import (
     Stop,
     Swept,
 )
-from headrace.core.journal import Entry
+from headrace.core.groups.group import Group, Standing
+from headrace.core.groups.journal import Entry
 from headrace.core.model import ShardId
 from headrace.core.quantities import shown_duration
-from headrace.core.standing import Group, Standing
+from headrace.groups.positions import Position
+from headrace.ops.attempts_views import attempts_view, because, trouble
 from headrace.ops.ranges import shown_shards
 from headrace.ops.times import utc
-from headrace.ops.troubles import attempts_view, because, trouble
-from headrace.runtime.seeks import Position
 
 TOO_LARGE = "a change too large to tell"
 _ANCESTORS_SHOWN = 5

@@ -6,19 +6,19 @@ import base64
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from headrace.core.attempts import Attempts
+from headrace.core.computations.attempts import Attempts
 from headrace.core.errors import BadValue
-from headrace.core.events import Stop
-from headrace.core.journal import Entry
+from headrace.core.groups.events import Stop
+from headrace.core.groups.group import Group, Standing
+from headrace.core.groups.journal import Entry
 from headrace.core.model import Bounds, Record, ShardId, StreamInfo
 from headrace.core.ports import Sign
 from headrace.core.quantities import shown_duration, shown_size
-from headrace.core.standing import Group, Standing
+from headrace.groups.positions import Position, Seek
+from headrace.ops.attempts_views import attempts_view, trouble
 from headrace.ops.explain import Told, happened, why
 from headrace.ops.ranges import shown_shards
 from headrace.ops.times import utc
-from headrace.ops.troubles import attempts_view, trouble
-from headrace.runtime.seeks import Position, Seek
 
 
 def stream_view(info: StreamInfo, bounds: Mapping[int, Bounds]) -> dict[str, Any]:

@@ -5,6 +5,6 @@
 
 from __future__ import annotations
 
-from headrace.spark.session import SparkSettings, spark_session
+from headrace.spark.session.session import SparkSettings, spark_session
 
 __all__ = ["SparkSettings", "spark_session"]

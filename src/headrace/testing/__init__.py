@@ -1,0 +1,1 @@
+"""Test what you build: contracts for backends, codecs and engines."""

@@ -8,24 +8,24 @@ from typing import Any, NoReturn
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from headrace.backends.kafka.appending import Appending
-from headrace.backends.kafka.asked import ASK_S, PAUSE_S, Admin, Asked
-from headrace.backends.kafka.clients import Clients
-from headrace.backends.kafka.connecting import connected
-from headrace.backends.kafka.copying import KafkaCopying
-from headrace.backends.kafka.cursors import Cursors
-from headrace.backends.kafka.descriptions import Descriptions
-from headrace.backends.kafka.facts import broker_facts, topic_facts
-from headrace.backends.kafka.failures import error_of, translated
-from headrace.backends.kafka.gate import Gate
-from headrace.backends.kafka.groups import KafkaGroups
+from headrace.backends.kafka.appending.append import Appending
+from headrace.backends.kafka.appending.copying import KafkaCopying
+from headrace.backends.kafka.appending.producers import Senders
+from headrace.backends.kafka.appending.send_columns import sending
+from headrace.backends.kafka.client.clients import Clients
+from headrace.backends.kafka.client.connect import connected
+from headrace.backends.kafka.client.failures import error_of, translated
+from headrace.backends.kafka.client.patient import ASK_S, PAUSE_S, Admin, Asked
+from headrace.backends.kafka.client.settings import KafkaSettings
+from headrace.backends.kafka.client.usable import Gate
+from headrace.backends.kafka.groups.kept_groups import KafkaGroups
 from headrace.backends.kafka.messages import outgoing
-from headrace.backends.kafka.native_sending import sending
-from headrace.backends.kafka.offsets import GONE, Offsets
-from headrace.backends.kafka.sender import Senders
-from headrace.backends.kafka.settings import KafkaSettings
-from headrace.backends.kafka.topics import Topic, Topics
-from headrace.backends.kafka.watch import Watch
+from headrace.backends.kafka.reading.cursors import Cursors
+from headrace.backends.kafka.topics.changes import Watch
+from headrace.backends.kafka.topics.facts import broker_facts, topic_facts
+from headrace.backends.kafka.topics.offsets import GONE, Offsets
+from headrace.backends.kafka.topics.stream_descriptions import Descriptions
+from headrace.backends.kafka.topics.topics import Topic, Topics
 from headrace.core.errors import (
     BadRecord,
     HeadraceError,
@@ -47,7 +47,7 @@ from headrace.core.ports import (
     StreamSpec,
     Versioned,
 )
-from headrace.core.reading import check_commit_bytes, check_shard, check_start
+from headrace.core.records.limits import check_commit_bytes, check_shard, check_start
 
 _GROUPS = "groups of Headrace do not live on Kafka yet; use a directory for what needs groups"
 

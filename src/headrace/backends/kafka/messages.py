@@ -11,8 +11,8 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from headrace.core.batch import FLAGS_MAX, SEQUENCE_MAX, Batch, Row
 from headrace.core.model import Header
+from headrace.core.records.batch import FLAGS_MAX, SEQUENCE_MAX, Batch, Row
 
 EXTRA = "headrace"
 _EXTRA = struct.Struct(">BBIH")

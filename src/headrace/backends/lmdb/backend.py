@@ -10,20 +10,19 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from headrace.backends.lmdb import batch as batches
-from headrace.backends.lmdb import rows
+from headrace.backends.copy_by_producer import MarkedCopying
+from headrace.backends.lmdb import stored_batch as batches
+from headrace.backends.lmdb import stored_row
 from headrace.backends.lmdb.environment import MAP_BYTES
 from headrace.backends.lmdb.files import MEMBERS
-from headrace.backends.lmdb.holder import holder_of
-from headrace.backends.lmdb.leftovers import Leftover, Leftovers
+from headrace.backends.lmdb.handles import Shared
 from headrace.backends.lmdb.liveness import FileLiveness
+from headrace.backends.lmdb.lock_holder import holder_of
 from headrace.backends.lmdb.maintenance import drop_stream, trim
-from headrace.backends.lmdb.shared import Shared
+from headrace.backends.lmdb.read_cache import Leftover, Leftovers
 from headrace.backends.lmdb.tables import Tables
 from headrace.backends.lmdb.writer import WRITE_TIMEOUT_S
-from headrace.backends.marked import MarkedCopying
 from headrace.core import transaction
-from headrace.core.batch import Batch
 from headrace.core.errors import BadBatch, Closed, HeadraceError, StreamExists
 from headrace.core.model import Bounds, StreamInfo, even_shards
 from headrace.core.ports import (
@@ -37,7 +36,8 @@ from headrace.core.ports import (
     StreamSpec,
     Versioned,
 )
-from headrace.core.reading import Room, check_commit_bytes, check_shard, check_start
+from headrace.core.records.batch import Batch
+from headrace.core.records.limits import Room, check_commit_bytes, check_shard, check_start
 from headrace.core.transaction import Part
 
 CAPABILITIES = Capabilities(
@@ -93,17 +93,17 @@ class LmdbBackend:
         shards = even_shards(spec.shards)
 
         def create(tables: Tables) -> StreamInfo:
-            if tables.txn.get(rows.name_key(spec.name)) is not None:
+            if tables.txn.get(stored_row.name_key(spec.name)) is not None:
                 raise StreamExists(f"stream {spec.name!r} exists already")
-            row = tables.txn.get(rows.NEXT_ID_KEY)
-            stream_id = 1 if row is None else rows.unpacked(rows.NEXT_ID_KEY, row, int)
-            tables.put_row(rows.NEXT_ID_KEY, stream_id + 1)
-            tables.put_row(rows.name_key(spec.name), stream_id)
-            tables.put_row(rows.id_key(stream_id), rows.StreamRow.of(spec))
+            row = tables.txn.get(stored_row.NEXT_ID_KEY)
+            stream_id = 1 if row is None else stored_row.unpacked(stored_row.NEXT_ID_KEY, row, int)
+            tables.put_row(stored_row.NEXT_ID_KEY, stream_id + 1)
+            tables.put_row(stored_row.name_key(spec.name), stream_id)
+            tables.put_row(stored_row.id_key(stream_id), stored_row.StreamRow.of(spec))
             for shard in shards:
-                key = rows.shard_key(stream_id, shard.index)
-                tables.put_row(key, rows.ShardRow.of(shard))
-            return rows.StreamRow.of(spec).info(stream_id, shards)
+                key = stored_row.shard_key(stream_id, shard.index)
+                tables.put_row(key, stored_row.ShardRow.of(shard))
+            return stored_row.StreamRow.of(spec).info(stream_id, shards)
 
         return self._write(create)
 
@@ -114,18 +114,18 @@ class LmdbBackend:
     def streams(self) -> list[StreamInfo]:
         with self._reading() as txn:
             tables = Tables(self._environment, txn)
-            cursor = txn.cursor()
-            ids = [rows.id_of(key) for key, _ in rows.ranged(cursor, rows.STREAMS)]
+            found = stored_row.ranged(txn.cursor(), stored_row.STREAMS)
+            ids = [stored_row.id_of(key) for key, _ in found]
             return sorted((tables.stream_info(id) for id in ids), key=lambda stream: stream.name)
 
     def delete_stream(self, name: str) -> None:
         def delete(tables: Tables) -> StreamInfo:
             info = tables.find_stream(name)
-            tables.txn.delete(rows.name_key(name))
-            tables.txn.delete(rows.id_key(info.id))
+            tables.txn.delete(stored_row.name_key(name))
+            tables.txn.delete(stored_row.id_key(info.id))
             for shard in info.shards:
-                tables.txn.delete(rows.shard_key(info.id, shard.index))
-            tables.put_row(rows.doomed_key(info.id), info.id)
+                tables.txn.delete(stored_row.shard_key(info.id, shard.index))
+            tables.put_row(stored_row.doomed_key(info.id), info.id)
             return info
 
         info = self._write(delete)
@@ -266,15 +266,15 @@ class LmdbBackend:
 
     def version(self, key: bytes) -> int:
         with self._reading() as txn:
-            row = txn.get(rows.value_key(key))
-            return ABSENT if row is None else rows.version_of(row)
+            row = txn.get(stored_row.value_key(key))
+            return ABSENT if row is None else stored_row.version_of(row)
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, Versioned]]:
         with self._reading() as txn:
             cursor = txn.cursor()
             found = [
-                (key[len(rows.VALUES) :], rows.opened_row(key, row))
-                for key, row in rows.ranged(cursor, rows.value_key(prefix))
+                (key[len(stored_row.VALUES) :], stored_row.opened_row(key, row))
+                for key, row in stored_row.ranged(cursor, stored_row.value_key(prefix))
             ]
         return iter(found)
 

@@ -18,12 +18,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+import lmdb
 import msgspec
 
-import lmdb
-from headrace.backends.lmdb import files, rows, structure
+from headrace.backends.lmdb import files, stored_row, tree_pages
 from headrace.backends.lmdb.failures import opening_advice, store_error
-from headrace.backends.lmdb.gate import Gate, Place
+from headrace.backends.lmdb.map_lock import Gate, Place
 from headrace.core.errors import (
     BadStored,
     Closed,
@@ -35,7 +35,7 @@ from headrace.core.errors import (
     StoreGone,
 )
 from headrace.core.quantities import shown_size
-from headrace.failpoints import failpoint
+from headrace.process.failpoints import failpoint
 
 log = logging.getLogger("headrace")
 
@@ -65,7 +65,7 @@ class Identity(msgspec.Struct, frozen=True):
 
 
 class Environment:
-    """Opened once per process and directory: `headrace.backends.lmdb.shared` sees to that."""
+    """Opened once per process and directory: `headrace.backends.lmdb.handles` sees to that."""
 
     def __init__(
         self, directory: Path, map_bytes: int, *, create: bool, any_filesystem: bool
@@ -145,9 +145,9 @@ class Environment:
         try:
             for _ in range(_LOOKS):
                 with self._begun(self._env.begin) as txn:
-                    if structure.check(data, txn.id()):
+                    if tree_pages.check(data, txn.id()):
                         return
-        except structure.Unsound as why:
+        except tree_pages.Unsound as why:
             raise BadStored(
                 f"the index of {self.directory} is damaged ({why}): restore the hub from a copy"
             ) from None
@@ -156,10 +156,10 @@ class Environment:
     def _check_rows(self) -> None:
         """A damaged key would make its stream, or a part of it, look as if it had never been."""
         with self._begun(self._env.begin) as txn:
-            for prefix in (rows.ALL_STREAMS, rows.ALL_SHARDS):
-                stored = rows.ranged(txn.cursor(), prefix)
+            for prefix in (stored_row.ALL_STREAMS, stored_row.ALL_SHARDS):
+                stored = stored_row.ranged(txn.cursor(), prefix)
                 for key, row in itertools.islice(stored, ROWS_CHECKED_MAX):
-                    rows.opened_row(key, row)
+                    stored_row.opened_row(key, row)
 
     def _stored_identity(self) -> Identity | None:
         """None if nothing has been written yet."""
@@ -170,7 +170,7 @@ class Environment:
                     raise ForeignStore(f"{self.directory} holds an LMDB store that is not a hub's")
                 return None
             try:
-                stored = rows.opened_row(_IDENTITY_KEY, found)
+                stored = stored_row.opened_row(_IDENTITY_KEY, found)
                 identity = msgspec.msgpack.decode(stored.value, type=Identity)
             except (msgspec.DecodeError, UnicodeDecodeError, BadStored) as why:
                 raise BadStored(f"{self.directory}: the hub's identity is damaged: {why}") from None
@@ -183,8 +183,8 @@ class Environment:
             if txn.get(_IDENTITY_KEY) is None:
                 now_ms = time.time_ns() // 1_000_000
                 identity = Identity(STORE_FORMAT, secrets.token_bytes(16), now_ms)
-                packed = rows.packed(identity)
-                txn.put(_IDENTITY_KEY, rows.sealed_row(_IDENTITY_KEY, packed, txn.id()))
+                packed = stored_row.packed(identity)
+                txn.put(_IDENTITY_KEY, stored_row.sealed_row(_IDENTITY_KEY, packed, txn.id()))
         identity_now = self._stored_identity()
         assert identity_now is not None, "a hub was created and is not there"
         return identity_now

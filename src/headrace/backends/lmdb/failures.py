@@ -6,6 +6,7 @@ import errno
 from pathlib import Path
 
 import lmdb
+
 from headrace.core.errors import BadStored, DiskFull, HeadraceError, NotDurable
 
 

@@ -8,7 +8,7 @@ import re
 import time
 from pathlib import Path
 
-from headrace.backends.lmdb.metas import HEAD_BYTES, disagreement, metas, newest
+from headrace.backends.lmdb.meta_pages import HEAD_BYTES, disagreement, metas, newest
 from headrace.core.errors import (
     BadStored,
     ForeignStore,

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headrace.core.errors import DiskFull
-from headrace.core.keys import digest
 from headrace.core.ports import Sign
+from headrace.core.store_keys import digest
 
 _BEAT = struct.Struct(">Q")
 OLD_S = 3600.0

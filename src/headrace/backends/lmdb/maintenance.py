@@ -16,16 +16,16 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from headrace.backends.lmdb import batch as batches
-from headrace.backends.lmdb import rows
+from headrace.backends.lmdb import stored_batch as batches
+from headrace.backends.lmdb import stored_row
 from headrace.backends.lmdb.environment import Environment
 from headrace.backends.lmdb.files import PACKER_FILE
 from headrace.backends.lmdb.tables import Tables
-from headrace.core import keys
-from headrace.core.batch import Batch
+from headrace.core import store_keys
 from headrace.core.errors import BadBatch, HeadraceError
 from headrace.core.model import StreamInfo
-from headrace.failpoints import failpoint
+from headrace.core.records.batch import Batch
+from headrace.process.failpoints import failpoint
 
 log = logging.getLogger("headrace")
 
@@ -106,24 +106,25 @@ class Maintenance:
 
     def _doomed(self) -> list[int]:
         with self._environment.reading() as txn:
-            cursor = txn.cursor()
-            return [rows.id_of(key) for key, _ in rows.ranged(cursor, rows.DOOMED)]
+            found = stored_row.ranged(txn.cursor(), stored_row.DOOMED)
+            return [stored_row.id_of(key) for key, _ in found]
 
     def _streams(self) -> list[StreamInfo]:
         with self._environment.reading() as txn:
             tables = Tables(self._environment, txn)
-            cursor = txn.cursor()
-            ids = [rows.id_of(key) for key, _ in rows.ranged(cursor, rows.STREAMS)]
+            found = stored_row.ranged(txn.cursor(), stored_row.STREAMS)
+            ids = [stored_row.id_of(key) for key, _ in found]
             return [tables.stream_info(stream_id) for stream_id in ids]
 
     def _forget_producers(self, stream: StreamInfo) -> None:
         with self._environment.reading() as txn:
             cursor = txn.cursor()
-            prefix = rows.value_key(b"p" + stream.id.to_bytes(4, "big"))
+            prefix = stored_row.value_key(b"p" + stream.id.to_bytes(4, "big"))
             known = [
-                (rows.opened_row(key, row).version, key) for key, row in rows.ranged(cursor, prefix)
+                (stored_row.opened_row(key, row).version, key)
+                for key, row in stored_row.ranged(cursor, prefix)
             ]
-        surplus = [(version, key[len(rows.VALUES) :]) for version, key in sorted(known)]
+        surplus = [(version, key[len(stored_row.VALUES) :]) for version, key in sorted(known)]
         del surplus[-PRODUCERS_KEPT:]
 
         def forget(tables: Tables) -> None:
@@ -156,7 +157,7 @@ class Maintenance:
     def _heads(self, txn: Any, stream: StreamInfo, shard: int) -> Iterator[batches.Header]:
         cursor = txn.cursor()
         prefix = batches.shard_prefix(stream.id, shard)
-        for key, value in rows.ranged(cursor, prefix):
+        for key, value in stored_row.ranged(cursor, prefix):
             try:
                 yield batches.header(self._environment.identity.store, key, value)
             except batches.Unreadable:
@@ -239,8 +240,9 @@ def trim(write: Write, stream: StreamInfo, shard: int, before: int) -> None:
 
     def move_start(tables: Tables) -> None:
         row = tables.shard_row(stream, shard)
-        moved = rows.ShardRow(max(before, row.start), row.open, row.begin, row.end, row.parents)
-        tables.put_row(rows.shard_key(stream.id, shard), moved)
+        start = max(before, row.start)
+        moved = stored_row.ShardRow(start, row.open, row.begin, row.end, row.parents)
+        tables.put_row(stored_row.shard_key(stream.id, shard), moved)
 
     write(move_start)
     failpoint("trim.between")
@@ -250,10 +252,10 @@ def trim(write: Write, stream: StreamInfo, shard: int, before: int) -> None:
 
 def drop_stream(write: Write, stream_id: int) -> None:
     """Drop the batches of a deleted stream, and what groups and producers left behind with it."""
-    belonging = (rows.value_key(prefix) for prefix in keys.stream_prefixes(stream_id))
+    belonging = (stored_row.value_key(prefix) for prefix in store_keys.stream_prefixes(stream_id))
     for prefix in (batches.stream_prefix(stream_id), *belonging):
         _drop(write, prefix, lambda key: True)
-    write(lambda tables: tables.txn.delete(rows.doomed_key(stream_id)))
+    write(lambda tables: tables.txn.delete(stored_row.doomed_key(stream_id)))
 
 
 def _drop(write: Write, prefix: bytes, wanted: Callable[[bytes], bool]) -> None:

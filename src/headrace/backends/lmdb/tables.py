@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.backends.lmdb import batch as batches
-from headrace.backends.lmdb import rows
+from headrace.backends.lmdb import stored_batch as batches
+from headrace.backends.lmdb import stored_row
 from headrace.backends.lmdb.environment import Environment
 from headrace.core.errors import BadBatch, ShardClosed, UnknownStream
 from headrace.core.model import Bounds, StreamInfo
@@ -23,33 +23,33 @@ class Tables:
     # Streams and shards
 
     def find_stream(self, name: str) -> StreamInfo:
-        key = rows.name_key(name)
+        key = stored_row.name_key(name)
         row = self.txn.get(key)
         if row is None:
             raise UnknownStream(name)
-        return self.stream_info(rows.unpacked(key, row, int))
+        return self.stream_info(stored_row.unpacked(key, row, int))
 
     def stream_info(self, stream_id: int) -> StreamInfo:
-        key = rows.id_key(stream_id)
+        key = stored_row.id_key(stream_id)
         row = self.txn.get(key)
-        stream = rows.unpacked(key, row, rows.StreamRow)
+        stream = stored_row.unpacked(key, row, stored_row.StreamRow)
         cursor = self.txn.cursor()
-        prefix = rows.shards_prefix(stream_id)
+        prefix = stored_row.shards_prefix(stream_id)
         shards = tuple(
-            rows.unpacked(key, row, rows.ShardRow).shard(rows.shard_of(key))
-            for key, row in rows.ranged(cursor, prefix)
+            stored_row.unpacked(key, row, stored_row.ShardRow).shard(stored_row.shard_of(key))
+            for key, row in stored_row.ranged(cursor, prefix)
         )
         return stream.info(stream_id, shards)
 
-    def shard_row(self, stream: StreamInfo, shard: int) -> rows.ShardRow:
-        key = rows.shard_key(stream.id, shard)
+    def shard_row(self, stream: StreamInfo, shard: int) -> stored_row.ShardRow:
+        key = stored_row.shard_key(stream.id, shard)
         row = self.txn.get(key)
         if row is None:  # it was there when the stream was looked up
             raise UnknownStream(stream.name)
-        return rows.shard_row(key, bytes(row))
+        return stored_row.shard_row(key, bytes(row))
 
     def put_row(self, key: bytes, value: Any) -> None:
-        self.txn.put(key, rows.sealed_row(key, rows.packed(value), self.txn.id()))
+        self.txn.put(key, stored_row.sealed_row(key, stored_row.packed(value), self.txn.id()))
 
     def bounds(self, stream: StreamInfo, shard: int) -> Bounds:
         start = self.shard_row(stream, shard).start
@@ -73,16 +73,16 @@ class Tables:
     # For `headrace.core.transaction`
 
     def get(self, key: bytes) -> Versioned | None:
-        stored_key = rows.value_key(key)
+        stored_key = stored_row.value_key(key)
         row = self.txn.get(stored_key)
-        return None if row is None else rows.opened_row(stored_key, row)
+        return None if row is None else stored_row.opened_row(stored_key, row)
 
     def put(self, key: bytes, value: bytes | None) -> None:
-        stored_key = rows.value_key(key)
+        stored_key = stored_row.value_key(key)
         if value is None:
             self.txn.delete(stored_key)
         else:
-            self.txn.put(stored_key, rows.sealed_row(stored_key, value, self.txn.id()))
+            self.txn.put(stored_key, stored_row.sealed_row(stored_key, value, self.txn.id()))
 
     def end(self, stream: StreamInfo, shard: int) -> int:
         row = self.shard_row(stream, shard)

@@ -16,13 +16,14 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 import lmdb
+
 from headrace.backends.lmdb.environment import Environment
 from headrace.backends.lmdb.failures import store_error
-from headrace.backends.lmdb.holder import Holder, holder_of
-from headrace.core.batch import COMMIT_BYTES_MAX
+from headrace.backends.lmdb.lock_holder import Holder, holder_of
 from headrace.core.errors import Closed, HeadraceError, UnknownOutcome
-from headrace.failpoints import FailPoint, failpoint
-from headrace.queues import taken_within
+from headrace.core.records.batch import COMMIT_BYTES_MAX
+from headrace.process.failpoints import FailPoint, failpoint
+from headrace.process.queues import taken_within
 
 log = logging.getLogger("headrace")
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import pytest
 
 _PARTS = (
-    "appending", "codec", "commits", "consuming", "copying", "group_reading", "hand_over", "hubs",
-    "liveness", "marks", "reading", "records", "sharing", "store", "streams", "subject",
+    "appending", "backend_under_test", "codec", "commits", "consumer_tools", "copying",
+    "group_reading", "hand_over", "hub", "liveness", "marks", "reading", "records", "sharing",
+    "store", "streams",
 )  # fmt: skip
 
 # Without this a failed promise would show no values.

@@ -9,8 +9,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headrace.core.batch import COMMIT_BYTES_MAX, RECORD_BYTES_MAX
-from headrace.core.conform import conformed
 from headrace.core.errors import (
     BadRecord,
     BadSetting,
@@ -21,13 +19,15 @@ from headrace.core.errors import (
 )
 from headrace.core.model import Bounds, Flag, Record, RecordId
 from headrace.core.ports import Backend
-from headrace.core.routing import router
-from headrace.core.schema import SCHEMA
-from headrace.core.watermark import Watermark
-from headrace.runtime.hub import Hub
-from headrace.runtime.shares import SPREAD_RECORDS
-from headrace.runtime.stream import Stream
-from headrace.testing.contracts.subject import WAIT_S, Subject, lacks
+from headrace.core.records.batch import COMMIT_BYTES_MAX, RECORD_BYTES_MAX
+from headrace.core.records.conform import conformed
+from headrace.core.records.routing import router
+from headrace.core.records.schema import SCHEMA
+from headrace.core.records.watermark import Watermark
+from headrace.hub.hub import Hub
+from headrace.streams.sharding import SPREAD_RECORDS
+from headrace.streams.stream import Stream
+from headrace.testing.contracts.backend_under_test import WAIT_S, Subject, lacks
 
 
 class AppendingContract(Subject):

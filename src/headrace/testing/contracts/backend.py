@@ -7,16 +7,16 @@ no test asks which backend it runs on.
 from __future__ import annotations
 
 from headrace.testing.contracts.appending import AppendingContract
+from headrace.testing.contracts.backend_under_test import Opening
 from headrace.testing.contracts.commits import CommitContract
 from headrace.testing.contracts.consumers import ConsumerContract
 from headrace.testing.contracts.copying import CopyingContract
-from headrace.testing.contracts.hubs import HubContract
+from headrace.testing.contracts.hub import HubContract
 from headrace.testing.contracts.liveness import LivenessContract
 from headrace.testing.contracts.reading import ReadingContract
 from headrace.testing.contracts.records import RecordsContract
 from headrace.testing.contracts.store import StoreContract
 from headrace.testing.contracts.streams import StreamsContract
-from headrace.testing.contracts.subject import Opening
 
 __all__ = ["BackendContract", "Opening"]
 

@@ -14,7 +14,7 @@ from headrace.codec.registry import codec_names, find_codec
 from headrace.core.errors import BadValue
 from headrace.core.names import checked_name
 from headrace.core.ports import Codec
-from headrace.runtime.opening import open as open_hub
+from headrace.hub.opening import open as open_hub
 
 STEADY = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 

@@ -10,18 +10,18 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from headrace.core import keys
-from headrace.core.assign import balanced
-from headrace.core.batch import COMMIT_BYTES_MAX, Batch, Row, arrow_of
-from headrace.core.checkpoint import Checkpoint
+from headrace.core import store_keys
 from headrace.core.errors import BadRecord, BadSetting, Fenced, UnknownStream
-from headrace.core.events import Join, ShardFacts, StreamFacts
+from headrace.core.groups.allocators import balanced
+from headrace.core.groups.checkpoint import Checkpoint
+from headrace.core.groups.events import Join, ShardFacts, StreamFacts
 from headrace.core.model import Slice, StreamInfo
 from headrace.core.ports import Append, Backend, Capability, Commit, Grant, Place
+from headrace.core.records.batch import COMMIT_BYTES_MAX, Batch, Row, arrow_of
 from headrace.core.transaction import VALUE_BYTES_MAX, state_entry
-from headrace.runtime.coordinator import Coordinator
-from headrace.runtime.groups import Groups
-from headrace.testing.contracts.subject import (
+from headrace.groups.admin import Groups
+from headrace.groups.coordinator import Coordinator
+from headrace.testing.contracts.backend_under_test import (
     WAIT_S,
     Opening,
     Subject,
@@ -67,15 +67,15 @@ class Scene(NamedTuple):
         return records, list(self.backend.scan(b""))
 
     def checkpoint(self) -> Checkpoint | None:
-        found = self.backend.get(keys.checkpoint_key(GROUP, self.orders.id, 1))
+        found = self.backend.get(store_keys.checkpoint_key(GROUP, self.orders.id, 1))
         return Checkpoint.decoded(found.value) if found else None
 
     def state(self) -> dict[bytes, bytes]:
-        prefix = keys.state_prefix(GROUP, self.orders.id, 1)
+        prefix = store_keys.state_prefix(GROUP, self.orders.id, 1)
         return dict(state_entry(found.value) for _, found in self.backend.scan(prefix))
 
     def attempts(self) -> bytes | None:
-        found = self.backend.get(keys.attempts_key(GROUP, self.orders.id, 1))
+        found = self.backend.get(store_keys.attempts_key(GROUP, self.orders.id, 1))
         return found.value if found else None
 
     def tried(self, attempts: bytes | None, at: int, grant: Grant | None = None) -> Commit:
@@ -84,14 +84,14 @@ class Scene(NamedTuple):
         return Commit(grant=grant or self.grant, done=done, attempts=attempts)
 
     def stories(self) -> list[bytes]:
-        prefix = keys.story_prefix(GROUP, self.orders.id, 1)
+        prefix = store_keys.story_prefix(GROUP, self.orders.id, 1)
         return [found.value for _, found in self.backend.scan(prefix)]
 
 
 def _scene(backend: Backend) -> Scene:
     orders, dead = made(backend, "orders", shards=2), made(backend, "dead")
     invoices = made(backend, "invoices", shards=2)
-    backend.transact({}, {keys.epoch_key(GROUP, orders.id, 1): b"epoch 1"})
+    backend.transact({}, {store_keys.epoch_key(GROUP, orders.id, 1): b"epoch 1"})
     return Scene(backend, orders, invoices, dead, Grant(GROUP, orders, 1, b"epoch 1"))
 
 
@@ -182,13 +182,13 @@ class CommitContract(Subject):
     def test_several_commits_at_once_store_the_attempts_of_each(self, scene: Scene | None) -> None:
         if scene is None:
             return
-        key = keys.epoch_key(GROUP, scene.orders.id, 0)
+        key = store_keys.epoch_key(GROUP, scene.orders.id, 0)
         scene.backend.transact({}, {key: b"t"})
         grant = Grant(GROUP, scene.orders, 0, b"t")
         other = Commit(grant=grant, done=Slice("orders", 0, 0, 0), attempts=b"other")
         assert scene.backend.commit_each([scene.tried(b"once", at=0), other]) == [None, None]
         assert scene.attempts() == b"once"
-        found = scene.backend.get(keys.attempts_key(GROUP, scene.orders.id, 0))
+        found = scene.backend.get(store_keys.attempts_key(GROUP, scene.orders.id, 0))
         assert found is not None
         assert found.value == b"other"
 
@@ -209,10 +209,11 @@ class CommitContract(Subject):
         facts = StreamFacts(orders.name, orders.id, (ShardFacts(0), ShardFacts(1)))
         for name in ("audit", "other"):
             Coordinator(scene.backend).apply(name, Join("A", 1, (facts,), balanced))
-            grant = Grant(name, orders, 1, keys.epoch_token(1))
+            grant = Grant(name, orders, 1, store_keys.epoch_token(1))
             scene.backend.commit(scene.tried(b"once", at=0, grant=grant))
         groups.delete("audit", force=True)
-        found = [scene.backend.get(keys.attempts_key(g, orders.id, 1)) for g in ("audit", "other")]
+        keys = [store_keys.attempts_key(group, orders.id, 1) for group in ("audit", "other")]
+        found = [scene.backend.get(key) for key in keys]
         assert [row is not None for row in found] == [False, True]
 
     @pytest.mark.parametrize(
@@ -235,7 +236,7 @@ class CommitContract(Subject):
         if scene is None:
             return
         scene.backend.commit(scene.commit(0, 5))
-        scene.backend.transact({}, {keys.epoch_key(GROUP, scene.orders.id, 1): b"epoch 2"})
+        scene.backend.transact({}, {store_keys.epoch_key(GROUP, scene.orders.id, 1): b"epoch 2"})
         before = scene.everything()
         with pytest.raises(Fenced):
             scene.backend.commit(scene.commit(5, 9))
@@ -327,7 +328,7 @@ class CommitContract(Subject):
             return
         scene.backend.commit(scene.commit(0, 5))
         for group, shard in ((GROUP, 0), ("other", 1)):
-            key = keys.epoch_key(group, scene.orders.id, shard)
+            key = store_keys.epoch_key(group, scene.orders.id, shard)
             scene.backend.transact({}, {key: b"t"})
             grant = Grant(group, scene.orders, shard, b"t")
             done = Slice("orders", shard, 0, 2)

@@ -8,12 +8,11 @@ from contextlib import ExitStack, closing, contextmanager
 
 import pytest
 
-from headrace.core.batch import COMMIT_BYTES_MAX, Batch, Row
 from headrace.core.errors import BadRecord, Fenced, UnknownShard, UnknownStream
 from headrace.core.model import StreamInfo
 from headrace.core.ports import Backend, Copying
-from headrace.testing.contracts.records import ODD_ROWS
-from headrace.testing.contracts.subject import (
+from headrace.core.records.batch import COMMIT_BYTES_MAX, Batch, Row
+from headrace.testing.contracts.backend_under_test import (
     FACES,
     Faces,
     Opening,
@@ -24,6 +23,7 @@ from headrace.testing.contracts.subject import (
     read_rows,
     some_rows,
 )
+from headrace.testing.contracts.records import ODD_ROWS
 
 ORIGIN = "somewhere/7:0"
 

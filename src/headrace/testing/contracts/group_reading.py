@@ -21,8 +21,10 @@ from headrace.core.errors import (
 )
 from headrace.core.model import Record, ShardId
 from headrace.core.ports import Backend, Reading
-from headrace.runtime.hub import Hub
-from headrace.testing.contracts.consuming import (
+from headrace.hub.hub import Hub
+from headrace.testing.children import until
+from headrace.testing.contracts.backend_under_test import lacks
+from headrace.testing.contracts.consumer_tools import (
     GROUP,
     STREAM,
     Consume,
@@ -35,8 +37,6 @@ from headrace.testing.contracts.consuming import (
     taken,
     where_there_are_groups,
 )
-from headrace.testing.contracts.subject import lacks
-from headrace.testing.faults.children import until
 
 
 class FixedShardsContract(Consuming):

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from headrace.consumers.consumer import Consumer
 from headrace.core.errors import (
     BadSetting,
     Closed,
@@ -21,10 +22,11 @@ from headrace.core.errors import (
 )
 from headrace.core.model import Record, ShardId
 from headrace.core.ports import Backend
-from headrace.runtime.consumer import Consumer
-from headrace.runtime.hub import Hub
-from headrace.runtime.positions import Where
-from headrace.testing.contracts.consuming import (
+from headrace.hub.hub import Hub
+from headrace.streams.start import Where
+from headrace.testing.children import until
+from headrace.testing.contracts.backend_under_test import WAIT_S, lacks
+from headrace.testing.contracts.consumer_tools import (
     GROUP,
     LAST_BY_NAME,
     STREAM,
@@ -40,8 +42,6 @@ from headrace.testing.contracts.consuming import (
     the_others,
     where_there_are_groups,
 )
-from headrace.testing.contracts.subject import WAIT_S, lacks
-from headrace.testing.faults.children import until
 
 
 @where_there_are_groups
@@ -281,7 +281,7 @@ class HandOverContract(Consuming):
         self, hub: Hub, consume: Consume, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         filled(hub, shards=3, each=0)
-        monkeypatch.setattr("headrace.core.group.GROUP_SHARDS_MAX", 2)
+        monkeypatch.setattr("headrace.core.groups.machine.GROUP_SHARDS_MAX", 2)
         with pytest.raises(Refused, match="2"):
             consume()
 

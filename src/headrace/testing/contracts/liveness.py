@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.core.ports import Backend, Liveness
-from headrace.testing.contracts.subject import Subject, lacks
+from headrace.testing.contracts.backend_under_test import Subject, lacks
 
 
 class LivenessContract(Subject):

@@ -8,14 +8,15 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from headrace.core import keys
+from headrace.core import store_keys
 from headrace.core.errors import BadSetting, Fenced
-from headrace.core.events import Fence
+from headrace.core.groups.events import Fence
 from headrace.core.model import Record, ShardId
 from headrace.core.ports import Backend
-from headrace.runtime.coordinator import Coordinator
-from headrace.runtime.hub import Hub
-from headrace.testing.contracts.consuming import (
+from headrace.groups.coordinator import Coordinator
+from headrace.hub.hub import Hub
+from headrace.testing.children import until
+from headrace.testing.contracts.consumer_tools import (
     GROUP,
     STREAM,
     Consume,
@@ -29,7 +30,6 @@ from headrace.testing.contracts.consuming import (
     taken,
     where_there_are_groups,
 )
-from headrace.testing.faults.children import until
 
 
 @where_there_are_groups
@@ -108,7 +108,7 @@ class MarksContract(Consuming):
     ) -> None:
         stream = filled(hub, shards=2, each=400)
         consumer = consume(commit_every="150ms")
-        watched = [keys.checkpoint_key(GROUP, stream.info.id, shard) for shard in range(2)]
+        watched = [store_keys.checkpoint_key(GROUP, stream.info.id, shard) for shard in range(2)]
         versions: dict[bytes, set[int]] = defaultdict(set)
         began_s = time.monotonic()
         first_s = math.inf

@@ -20,9 +20,9 @@ from headrace.core.errors import (
 )
 from headrace.core.model import Bounds, Record, StreamInfo
 from headrace.core.ports import Backend, Reading
-from headrace.core.schema import read_schema
-from headrace.runtime.hub import Hub
-from headrace.testing.contracts.subject import WAIT_S, Opening, Subject, lacks
+from headrace.core.records.schema import read_schema
+from headrace.hub.hub import Hub
+from headrace.testing.contracts.backend_under_test import WAIT_S, Opening, Subject, lacks
 
 
 class ReadingContract(Subject):

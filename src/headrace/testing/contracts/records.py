@@ -8,14 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 import pytest
 
-from headrace.core.batch import COMMIT_BYTES_MAX, SEQUENCE_MAX, Batch, Row, arrow_of
 from headrace.core.errors import BadRecord, OffsetOutOfRange, SequenceForgotten, UnknownStream
 from headrace.core.model import Bounds, StreamInfo
 from headrace.core.ports import Append, Backend, Place, Producer
 from headrace.core.quantities import TIMESTAMP_MS_MAX
-from headrace.core.schema import SCHEMA
+from headrace.core.records.batch import COMMIT_BYTES_MAX, SEQUENCE_MAX, Batch, Row, arrow_of
+from headrace.core.records.schema import SCHEMA
 from headrace.core.transaction import PRODUCER_SEQS_REMEMBERED
-from headrace.testing.contracts.subject import (
+from headrace.testing.contracts.backend_under_test import (
     FACES,
     WAIT_S,
     Faces,

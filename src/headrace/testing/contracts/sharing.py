@@ -8,20 +8,21 @@ from collections import defaultdict
 
 import pytest
 
-from headrace.core.assign import Allocator, capped
 from headrace.core.errors import (
     BadSetting,
     Fenced,
     Replaced,
     UnknownGroup,
 )
-from headrace.core.events import Join, ShardFacts, StreamFacts
+from headrace.core.groups.allocators import Allocator, capped
+from headrace.core.groups.even_shares import Assignment, Members, Owners, Shards
+from headrace.core.groups.events import Join, ShardFacts, StreamFacts
 from headrace.core.model import Record, ShardId
 from headrace.core.ports import Backend
-from headrace.core.shares import Assignment, Members, Owners, Shards
-from headrace.runtime.coordinator import Coordinator
-from headrace.runtime.hub import Hub
-from headrace.testing.contracts.consuming import (
+from headrace.groups.coordinator import Coordinator
+from headrace.hub.hub import Hub
+from headrace.testing.children import until
+from headrace.testing.contracts.consumer_tools import (
     GROUP,
     STREAM,
     Consume,
@@ -33,7 +34,6 @@ from headrace.testing.contracts.consuming import (
     taken,
     where_there_are_groups,
 )
-from headrace.testing.faults.children import until
 
 
 @where_there_are_groups

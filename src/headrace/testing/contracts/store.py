@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from headrace.core.errors import BadSetting
-from headrace.core.keys import KEY_BYTES_MAX
 from headrace.core.ports import ABSENT, Backend
+from headrace.core.store_keys import KEY_BYTES_MAX
 from headrace.core.transaction import VALUE_BYTES_MAX
-from headrace.testing.contracts.subject import WAIT_S, Opening, Subject, lacks
+from headrace.testing.contracts.backend_under_test import WAIT_S, Opening, Subject, lacks
 
 
 def _version(backend: Backend, key: bytes) -> int:

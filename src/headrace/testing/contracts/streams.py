@@ -8,7 +8,6 @@ from threading import Barrier
 
 import pytest
 
-from headrace.core.batch import Batch, Row
 from headrace.core.errors import (
     BadSetting,
     Closed,
@@ -20,7 +19,8 @@ from headrace.core.errors import (
 )
 from headrace.core.model import Bounds, StreamInfo, even_shards
 from headrace.core.ports import CAPABILITIES, Append, Backend, StreamSpec
-from headrace.testing.contracts.subject import (
+from headrace.core.records.batch import Batch, Row
+from headrace.testing.contracts.backend_under_test import (
     WAIT_S,
     Opening,
     Subject,

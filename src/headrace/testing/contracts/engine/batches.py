@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from headrace.runtime.hub import Hub
-from headrace.testing.contracts.engine.at_work import (
+from headrace.hub.hub import Hub
+from headrace.testing.children import until
+from headrace.testing.contracts.engine.effects import Effects
+from headrace.testing.contracts.engine.engine_under_test import (
     AtWork,
     Clock,
     Run,
@@ -15,9 +17,7 @@ from headrace.testing.contracts.engine.at_work import (
     values,
     whole,
 )
-from headrace.testing.contracts.engine.effects import Effects
 from headrace.testing.contracts.engine.samples import many, many_as_arrow
-from headrace.testing.faults.children import until
 
 
 class BatchesContract(AtWork):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from headrace.runtime.hub import Hub
-from headrace.runtime.settings import RunSettings
-from headrace.testing.contracts.engine.at_work import AtWork, Run, orders, values
+from headrace.core.computations.settings import RunSettings
+from headrace.hub.hub import Hub
+from headrace.testing.contracts.engine.engine_under_test import AtWork, Run, orders, values
 from headrace.testing.contracts.engine.samples import showing
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from headrace.runtime.hub import Hub
-from headrace.testing.contracts.engine.at_work import AtWork, Run, fill, orders, origins
+from headrace.hub.hub import Hub
+from headrace.testing.children import until
 from headrace.testing.contracts.engine.effects import Effects, Gates
+from headrace.testing.contracts.engine.engine_under_test import AtWork, Run, fill, orders, origins
 from headrace.testing.contracts.engine.samples import shop_and_books, two_shops
-from headrace.testing.faults.children import until
 
 BAD = {"fails": 100}
 

@@ -10,8 +10,10 @@ from typing import Any, ClassVar
 
 import pytest
 
-from headrace.runtime.hub import Hub
-from headrace.testing.contracts.engine.at_work import (
+from headrace.hub.hub import Hub
+from headrace.testing.children import Child
+from headrace.testing.contracts.engine.effects import EFFECTS, GATES, Effects, Gates
+from headrace.testing.contracts.engine.engine_under_test import (
     AtWork,
     fill,
     orders,
@@ -20,9 +22,7 @@ from headrace.testing.contracts.engine.at_work import (
     reference,
     stored_state,
 )
-from headrace.testing.contracts.engine.effects import EFFECTS, GATES, Effects, Gates
 from headrace.testing.contracts.engine.samples import ORDERS, shop
-from headrace.testing.faults.children import Child
 
 MODULE = "headrace.testing.contracts.engine.replica"
 CHILDREN_MAX = 12

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from headrace.core.model import Record
-from headrace.runtime.context import Context
+from headrace.lanes.context import Context
 
 GATE_S_MAX = 60.0
 LOOK_S = 0.003

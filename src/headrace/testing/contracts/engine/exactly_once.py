@@ -9,9 +9,11 @@ from collections import defaultdict
 
 import pytest
 
-from headrace import failpoints
-from headrace.runtime.hub import Hub
-from headrace.testing.contracts.engine.at_work import (
+from headrace.hub.hub import Hub
+from headrace.process import failpoints
+from headrace.testing.children import until
+from headrace.testing.contracts.engine.effects import Effects, Gates
+from headrace.testing.contracts.engine.engine_under_test import (
     Arm,
     AtWork,
     Run,
@@ -26,7 +28,6 @@ from headrace.testing.contracts.engine.at_work import (
     values,
     whole,
 )
-from headrace.testing.contracts.engine.effects import Effects, Gates
 from headrace.testing.contracts.engine.samples import (
     BILLS,
     COUNTED,
@@ -35,7 +36,6 @@ from headrace.testing.contracts.engine.samples import (
     chain,
     shop,
 )
-from headrace.testing.faults.children import until
 
 KEYS = 12
 LANE_POINTS = [point for point in failpoints.POINTS if point.startswith("lane.")]

@@ -8,10 +8,12 @@ import time
 
 import pytest
 
-from headrace.runtime.hub import Hub
-from headrace.runtime.running import Running
-from headrace.runtime.stream import Stream
-from headrace.testing.contracts.engine.at_work import (
+from headrace.hub.hub import Hub
+from headrace.hub.run import Running
+from headrace.streams.stream import Stream
+from headrace.testing.children import until
+from headrace.testing.contracts.engine.effects import Effects, Gates
+from headrace.testing.contracts.engine.engine_under_test import (
     Arm,
     AtWork,
     Clock,
@@ -24,7 +26,6 @@ from headrace.testing.contracts.engine.at_work import (
     values,
     whole,
 )
-from headrace.testing.contracts.engine.effects import Effects, Gates
 from headrace.testing.contracts.engine.samples import (
     choosy_shop,
     failing_init,
@@ -34,7 +35,6 @@ from headrace.testing.contracts.engine.samples import (
     retelling,
     shop,
 )
-from headrace.testing.faults.children import until
 
 SEED_TIMES_S = [1, 3, 7, 15, 31, 63, 123, 183]
 SOON = {"delay": "10ms"}

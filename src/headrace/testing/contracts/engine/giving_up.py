@@ -6,9 +6,11 @@ import logging
 
 import pytest
 
-from headrace.runtime.hub import Hub
-from headrace.runtime.settings import RunSettings
-from headrace.testing.contracts.engine.at_work import (
+from headrace.core.computations.settings import RunSettings
+from headrace.hub.hub import Hub
+from headrace.testing.children import until
+from headrace.testing.contracts.engine.effects import Effects
+from headrace.testing.contracts.engine.engine_under_test import (
     AtWork,
     Run,
     Told,
@@ -20,9 +22,7 @@ from headrace.testing.contracts.engine.at_work import (
     values,
     whole,
 )
-from headrace.testing.contracts.engine.effects import Effects
 from headrace.testing.contracts.engine.samples import REFUNDS, many, shop, straying, two_shops
-from headrace.testing.faults.children import until
 
 LETTERS = "serve.dead-letters"
 BAD = {"fails": 100}

@@ -8,9 +8,11 @@ import time
 
 import pytest
 
-from headrace.runtime.hub import Hub
-from headrace.runtime.running import Running
-from headrace.testing.contracts.engine.at_work import (
+from headrace.hub.hub import Hub
+from headrace.hub.run import Running
+from headrace.testing.children import until
+from headrace.testing.contracts.engine.effects import Effects, Gates
+from headrace.testing.contracts.engine.engine_under_test import (
     AtWork,
     Run,
     checkpoints,
@@ -22,9 +24,7 @@ from headrace.testing.contracts.engine.at_work import (
     values,
     whole,
 )
-from headrace.testing.contracts.engine.effects import Effects, Gates
 from headrace.testing.contracts.engine.samples import shop
-from headrace.testing.faults.children import until
 
 
 class HandingOverContract(AtWork):

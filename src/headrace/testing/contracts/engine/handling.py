@@ -7,8 +7,10 @@ from datetime import UTC, datetime
 import pytest
 
 from headrace.core.model import Flag
-from headrace.runtime.hub import Hub
-from headrace.testing.contracts.engine.at_work import (
+from headrace.hub.hub import Hub
+from headrace.testing.children import until
+from headrace.testing.contracts.engine.effects import Effects, Gates
+from headrace.testing.contracts.engine.engine_under_test import (
     AtWork,
     Run,
     checkpoints,
@@ -19,7 +21,6 @@ from headrace.testing.contracts.engine.at_work import (
     values,
     whole,
 )
-from headrace.testing.contracts.engine.effects import Effects, Gates
 from headrace.testing.contracts.engine.samples import (
     BILLS,
     ORDERS,
@@ -37,7 +38,6 @@ from headrace.testing.contracts.engine.samples import (
     shop,
     threading_out,
 )
-from headrace.testing.faults.children import until
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 

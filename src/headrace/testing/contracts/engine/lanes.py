@@ -8,9 +8,11 @@ from collections import defaultdict
 
 import pytest
 
-from headrace.runtime.hub import Hub
-from headrace.runtime.settings import RunSettings
-from headrace.testing.contracts.engine.at_work import (
+from headrace.core.computations.settings import RunSettings
+from headrace.hub.hub import Hub
+from headrace.testing.children import until
+from headrace.testing.contracts.engine.effects import Effects, Gates
+from headrace.testing.contracts.engine.engine_under_test import (
     AtWork,
     Run,
     checkpoints,
@@ -20,7 +22,6 @@ from headrace.testing.contracts.engine.at_work import (
     values,
     whole,
 )
-from headrace.testing.contracts.engine.effects import Effects, Gates
 from headrace.testing.contracts.engine.samples import (
     BRANCHES,
     REFUNDS,
@@ -28,7 +29,6 @@ from headrace.testing.contracts.engine.samples import (
     shop,
     two_shops,
 )
-from headrace.testing.faults.children import until
 
 
 class LanesContract(AtWork):

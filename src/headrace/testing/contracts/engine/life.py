@@ -11,11 +11,13 @@ from collections import Counter
 
 import pytest
 
-from headrace import failpoints
+from headrace.core.computations.settings import RunSettings
 from headrace.core.errors import UnknownStream
-from headrace.runtime.hub import Hub
-from headrace.runtime.settings import RunSettings
-from headrace.testing.contracts.engine.at_work import (
+from headrace.hub.hub import Hub
+from headrace.process import failpoints
+from headrace.testing.children import until
+from headrace.testing.contracts.engine.effects import Effects, Gates
+from headrace.testing.contracts.engine.engine_under_test import (
     Arm,
     AtWork,
     Clock,
@@ -29,7 +31,6 @@ from headrace.testing.contracts.engine.at_work import (
     values,
     whole,
 )
-from headrace.testing.contracts.engine.effects import Effects, Gates
 from headrace.testing.contracts.engine.samples import (
     BILLS,
     LINES,
@@ -39,7 +40,6 @@ from headrace.testing.contracts.engine.samples import (
     shop,
     shop_and_books,
 )
-from headrace.testing.faults.children import until
 
 
 class LifeContract(AtWork):

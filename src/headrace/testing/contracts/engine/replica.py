@@ -6,9 +6,9 @@ from __future__ import annotations
 import json
 import sys
 
-from headrace.runtime.loading import load_topology
-from headrace.runtime.running import start
-from headrace.runtime.settings import RunSettings
+from headrace.core.computations.settings import RunSettings
+from headrace.hub.run import start
+from headrace.lanes.loading import load_topology
 
 
 def main(told: str) -> None:

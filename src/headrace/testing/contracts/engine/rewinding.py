@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.runtime.hub import Hub
-from headrace.testing.contracts.engine.at_work import (
+from headrace.hub.hub import Hub
+from headrace.testing.children import until
+from headrace.testing.contracts.engine.effects import Effects
+from headrace.testing.contracts.engine.engine_under_test import (
     AtWork,
     Run,
     checkpoints,
@@ -16,9 +18,7 @@ from headrace.testing.contracts.engine.at_work import (
     values,
     whole,
 )
-from headrace.testing.contracts.engine.effects import Effects
 from headrace.testing.contracts.engine.samples import going_back, many
-from headrace.testing.faults.children import until
 
 
 class RewindingContract(AtWork):

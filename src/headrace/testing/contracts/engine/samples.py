@@ -12,14 +12,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.core.computation import computation
+from headrace.core.computations.computation import computation
+from headrace.core.computations.policy import Policy
+from headrace.core.computations.topology import Topology
 from headrace.core.errors import BadOutput, NoRetry, Rewind
 from headrace.core.model import Record
-from headrace.core.policy import Policy
-from headrace.core.topology import Topology
-from headrace.runtime.context import Context
-from headrace.runtime.outputs import Outputs
-from headrace.runtime.state import State
+from headrace.lanes.context import Context
+from headrace.lanes.outputs import Outputs
+from headrace.lanes.state import State
 from headrace.testing.contracts.engine.effects import tell, told, wait_at_gate
 
 ORDERS, BILLS, LINES, COUNTED, TOTALS = (

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from headrace.runtime.hub import Hub
-from headrace.testing.contracts.engine.at_work import (
+from headrace.hub.hub import Hub
+from headrace.testing.contracts.engine.engine_under_test import (
     AtWork,
     Run,
     fill,

@@ -9,9 +9,11 @@ import threading
 import pytest
 
 from headrace.core.model import RecordId, ShardId
-from headrace.runtime.hub import Hub
-from headrace.runtime.running import Running
-from headrace.testing.contracts.engine.at_work import (
+from headrace.hub.hub import Hub
+from headrace.hub.run import Running
+from headrace.testing.children import until
+from headrace.testing.contracts.engine.effects import Effects
+from headrace.testing.contracts.engine.engine_under_test import (
     AtWork,
     Run,
     checkpoints,
@@ -22,7 +24,6 @@ from headrace.testing.contracts.engine.at_work import (
     values,
     whole,
 )
-from headrace.testing.contracts.engine.effects import Effects
 from headrace.testing.contracts.engine.samples import (
     ORDERS,
     TOTALS,
@@ -30,7 +31,6 @@ from headrace.testing.contracts.engine.samples import (
     shop,
     shop_and_books,
 )
-from headrace.testing.faults.children import until
 
 BAD = {"fails": 100}
 STOP = {"retries": 1, "delay": "0s"}

@@ -1,0 +1,60 @@
+"""Copying into a shard of a backend that remembers the appends of producers: the number of an
+append is the position in the source behind it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from headrace.core import store_keys, transaction
+from headrace.core.errors import Fenced
+from headrace.core.model import StreamInfo
+from headrace.core.ports import ABSENT, NOTHING_BEFORE, Append, Producer, Records, Store
+from headrace.core.quantities import shown_size
+from headrace.core.records.batch import COMMIT_BYTES_MAX, Batch
+from headrace.core.records.limits import check_shard, too_large
+
+
+class Marked(Records, Store, Protocol):
+    """Records, and the marks of those who append them among its small values."""
+
+
+class MarkedCopying:
+    def __init__(self, backend: Marked, stream: StreamInfo, shard: int, origin: str) -> None:
+        check_shard(stream, shard)
+        backend.bounds(stream, shard)  # or it is told at once that the stream is gone
+        self._backend = backend
+        self._stream = stream
+        self._shard = shard
+        self._producer = f"copy into {shard} of {origin}"
+        self._key = store_keys.producer_key(stream.id, self._producer)
+        found = backend.get(self._key)
+        last = NOTHING_BEFORE if found is None else transaction.last_seq(found.value)
+        self.at: int | None = None if last == NOTHING_BEFORE else last
+
+    def append(self, batch: Batch, next: int) -> None:
+        assert self.at is None or next > self.at, f"{next} after {self.at}"
+        if not len(batch):
+            self._pass(next)
+        elif batch.nbytes > COMMIT_BYTES_MAX:
+            raise too_large(batch, shown_size(COMMIT_BYTES_MAX))
+        else:
+            mark = Producer(self._producer, next, self._last)
+            self._backend.append([Append(self._stream, self._shard, batch)], mark)
+        self.at = next
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    @property
+    def _last(self) -> int:
+        return NOTHING_BEFORE if self.at is None else self.at
+
+    def _pass(self, next: int) -> None:
+        """Beyond a gap, without a record."""
+        self._backend.bounds(self._stream, self._shard)  # no mark is left of a stream that is gone
+        found = self._backend.get(self._key)
+        kept, version = (b"", ABSENT) if found is None else (found.value, found.version)
+        passed = {self._key: transaction.remembering(kept, next)}
+        alone = transaction.last_seq(kept) == self._last
+        if not alone or not self._backend.transact({self._key: version}, passed):
+            raise Fenced(self._producer, self._stream.name, self._shard)

@@ -1,0 +1,1 @@
+"""Append to partitions, and copy into them in transactions."""

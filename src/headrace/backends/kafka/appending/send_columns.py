@@ -1,0 +1,71 @@
+"""Records sent as columns: those that have a key, data and a timestamp, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from ctypes import byref, c_int
+from typing import Any
+
+import pyarrow as pa
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from headrace.backends.kafka.client.clients import Clients
+from headrace.backends.kafka.client.native import Column, Native, there
+
+_KEYS, _DATA, _TIMES = 0, 1, 2
+
+
+class ColumnSending:
+    """Beside a producer, which it keeps alive: its handle is good for as long."""
+
+    def __init__(self, native: Native, producer: Producer, handle: int, bootstrap: str) -> None:
+        self._native = native
+        self._producer = producer
+        self._handle = handle
+        self._bootstrap = bootstrap
+
+    def revive(self) -> None:
+        """In case that the client has no broker to ask any more."""
+        self._native.revive(self._handle, self._bootstrap)
+
+    def send(
+        self, topic: str, shard: int, records: pa.RecordBatch, full: Callable[[], None]
+    ) -> None:
+        """``full`` is called while the client takes no more."""
+        keys, data = _column(records.column(_KEYS)), _column(records.column(_DATA))
+        times = records.column(_TIMES)
+        first_time = times.buffers()[1].address + 8 * times.offset
+        of = there(self._native.topic(self._handle, topic.encode(), None), "a topic")
+        why, sent, count = c_int(), 0, records.num_rows
+        try:
+            while True:
+                sent += self._native.send(
+                    *(self._handle, of, shard, byref(keys), byref(data), first_time, sent, count),
+                    byref(why),
+                )
+                if sent == count:
+                    return
+                if why.value != KafkaError._QUEUE_FULL:
+                    raise KafkaException(KafkaError(why.value))
+                full()
+        finally:
+            self._native.forget_topic(of)
+
+
+def sending(clients: Clients, properties: dict[str, Any]) -> tuple[Producer, ColumnSending | None]:
+    """A producer, and a way around it if there is one."""
+    native = clients.native
+    if native is None:
+        return clients.producer(**properties), None
+    producer, handle = clients.native_producer(native, **properties)
+    return producer, ColumnSending(native, producer, handle, clients.settings.bootstrap)
+
+
+def _column(array: pa.Array) -> Column:
+    valid, ends, data = array.buffers()
+    return Column(
+        None if valid is None else valid.address,
+        ends.address,
+        None if data is None else data.address,
+        array.offset,
+    )

@@ -1,0 +1,1 @@
+"""librdkafka's clients: settings, first contact, failures, clients that do not answer."""

@@ -1,0 +1,78 @@
+"""The first contact: an answer of some broker, or the reason why there is none, soon."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+
+from headrace.backends.kafka.client.clients import Clients
+from headrace.backends.kafka.client.failures import connect_failure, decisive_failure
+
+log = logging.getLogger("headrace.kafka")
+
+DEADLINE_S = 7.0
+GRACE_S = 1.5
+"""So long another broker may still answer when one has refused us."""
+DOWN_S = 3.0
+"""So long all may be down: one that starts just now is waited for a little."""
+ASK_S = 0.5
+_NO = ("false", "f", "0")
+
+
+def connected(clients: Clients) -> AdminClient:
+    """An admin client whose brokers answer."""
+    properties = clients.settings.properties
+    if str(properties.get("enable.ssl.certificate.verification", "true")).lower() in _NO:
+        log.warning(
+            "hub=%s: the brokers' certificates are not verified "
+            "(enable.ssl.certificate.verification=false): anybody in between can read along",
+            clients.settings,
+        )
+    if str(properties.get("ssl.endpoint.identification.algorithm", "https")).lower() == "none":
+        log.warning(
+            "hub=%s: certificates may be those of any host "
+            "(ssl.endpoint.identification.algorithm=none)",
+            clients.settings,
+        )
+    protocol = str(properties.get("security.protocol", "plaintext")).upper()
+    if "SASL" not in protocol and any(name.startswith("sasl.") for name in properties):
+        log.warning(
+            "hub=%s: user and password are not used with security.protocol=%s: set SASL_SSL or "
+            "SASL_PLAINTEXT",
+            clients.settings,
+            protocol,
+        )
+    errors: list[KafkaError] = []
+    clients.listen(errors.append)
+    try:
+        admin = clients.admin()
+        clients.producer()  # settings that contradict each other are refused now, not later
+        _await_answer(admin, clients, errors)
+    finally:
+        clients.listen(None)
+    return admin
+
+
+def _await_answer(admin: AdminClient, clients: Clients, errors: list[KafkaError]) -> None:
+    began_s = time.monotonic()
+    refused_s: float | None = None
+    while True:
+        try:
+            admin.list_topics(timeout=ASK_S)
+            return
+        except KafkaException:
+            admin.poll(0.05)  # only this lets the client tell the reason
+        now_s = time.monotonic()
+        if any(decisive_failure(error, clients.settings) for error in errors):
+            refused_s = refused_s or now_s
+        alone = len(clients.settings.brokers) == 1
+        down = any(error.code() == KafkaError._ALL_BROKERS_DOWN for error in errors)
+        if (
+            now_s - began_s > DEADLINE_S
+            or (refused_s is not None and (alone or now_s - refused_s > GRACE_S))
+            or (down and now_s - began_s > DOWN_S)
+        ):
+            raise connect_failure(errors, clients.settings)

@@ -1,0 +1,175 @@
+"""What the client complains about, as errors of ours: one line that says what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from confluent_kafka import KafkaError, KafkaException
+
+from headrace.backends.kafka.client.settings import KafkaSettings
+from headrace.core.errors import AccessRefused, HeadraceError, Refused, Unreachable
+
+SILENT = frozenset(
+    {
+        KafkaError._TRANSPORT,
+        KafkaError._TIMED_OUT,
+        KafkaError._TIMED_OUT_QUEUE,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._RESOLVE,
+        KafkaError._DESTROY_BROKER,
+    }
+)
+"""No broker has answered at all."""
+
+AWAY = frozenset(
+    {
+        *SILENT,
+        KafkaError._WAIT_COORD,
+        KafkaError._WAIT_CACHE,
+        KafkaError._RETRY,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.BROKER_NOT_AVAILABLE,
+        KafkaError.REPLICA_NOT_AVAILABLE,
+        KafkaError.NETWORK_EXCEPTION,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.NOT_CONTROLLER,
+        KafkaError.KAFKA_STORAGE_ERROR,
+        KafkaError.NOT_ENOUGH_REPLICAS,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+    }
+)
+"""The same call may succeed when a broker is back."""
+
+UNKNOWN_TOPIC = frozenset(
+    {
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError._UNKNOWN_PARTITION,
+        KafkaError.UNKNOWN_TOPIC_ID,
+    }
+)
+
+_NO_RIGHT = frozenset(
+    {
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
+)
+
+_NOT_LET_IN = "user name or password refused: check sasl.username, sasl.password and sasl.mechanism"
+_DECISIVE = (
+    ("Invalid username or password", _NOT_LET_IN),
+    ("invalid credentials", _NOT_LET_IN),
+    (
+        "Unsupported SASL mechanism",
+        "the broker does not take this sasl.mechanism: {told}",
+    ),
+    (
+        "Request not valid in current SASL state",
+        "this listener does not use SASL: take another port, or security.protocol without SASL",
+    ),
+    (
+        "certificate verify failed",
+        "the broker's certificate is not trusted: check ssl.ca.location, and that the certificate "
+        "names this host",
+    ),
+    (
+        "alert bad certificate",
+        "the client certificate is missing or refused: check ssl.certificate.location and "
+        "ssl.key.location",
+    ),
+    (
+        "alert certificate required",
+        "the client certificate is missing: set ssl.certificate.location and ssl.key.location",
+    ),
+    (
+        "connecting to a PLAINTEXT broker listener",
+        "this listener is not TLS: take another port, or security.protocol without SSL",
+    ),
+    ("SSL alert", "the TLS handshake was refused: {told}"),
+    (
+        "Invalid response size",
+        "what listens there does not speak Kafka: check host and port",
+    ),
+)
+"""What a text of the client's contains, and the one line for it."""
+
+
+def error_of(why: BaseException) -> KafkaError:
+    """The client's own error inside of what it raised."""
+    while not (why.args and isinstance(why.args[0], KafkaError)):
+        if why.__cause__ is None:
+            raise why
+        why = why.__cause__
+    found: KafkaError = why.args[0]
+    return found
+
+
+def connect_failure(errors: Sequence[KafkaError], settings: KafkaSettings) -> HeadraceError:
+    """Why no broker could be spoken to, from all that was heard."""
+    for error in errors:
+        decisive = decisive_failure(error, settings)
+        if decisive is not None:
+            return decisive
+    heard = [
+        _shortened(settings.without_secrets(error.str()))
+        for error in errors
+        if error.code() != KafkaError._ALL_BROKERS_DOWN
+    ]
+    if heard:
+        unresolved = any("Failed to resolve" in told for told in heard)
+        ask = "is the name right?" if unresolved else "is it started, on this host and port?"
+        why = "; ".join([*list(dict.fromkeys(heard))[:3], ask])
+    elif errors:
+        why = (
+            "connections are closed at once; the listener may need TLS or SASL, or other than it "
+            "gets: check security.protocol"
+        )
+    else:
+        why = "no answer in time; does it speak Kafka, is it stopped?"
+    return Unreachable(f"no broker answers at {settings}: {why}")
+
+
+def decisive_failure(error: KafkaError, settings: KafkaSettings) -> HeadraceError | None:
+    """The line for an error that trying again does not help."""
+    told = settings.without_secrets(error.str())
+    for part, line in _DECISIVE:
+        if part in told:
+            return AccessRefused(f"{settings}: {line.format(told=_shortened(told))}")
+    if error.code() == KafkaError._AUTHENTICATION:
+        return AccessRefused(f"{settings}: SASL failed: {_shortened(told)}")
+    if error.code() == KafkaError._SSL:
+        return AccessRefused(f"{settings}: TLS failed: {_shortened(told)}")
+    return None
+
+
+def translated(error: KafkaError, settings: KafkaSettings, doing: str) -> HeadraceError:
+    """What went wrong while something was done."""
+    told = _shortened(settings.without_secrets(error.str()))
+    code = error.code()
+    if code in AWAY:
+        return Unreachable(f"{doing}: no broker of {settings} answers: {told}; try again")
+    if code in _NO_RIGHT:
+        return AccessRefused(f"{doing}: this user has no right to it: {told}")
+    decisive = decisive_failure(error, settings)
+    return decisive or Refused(f"{doing}: {error.name()}: {told}")
+
+
+def raised(why: KafkaException, settings: KafkaSettings, doing: str) -> HeadraceError:
+    return translated(error_of(why), settings, doing)
+
+
+def _shortened(text: str) -> str:
+    """Without the client's measurements at the end, and on one line."""
+    plain = " ".join(text.split())
+    for mark in (" (after ", " (add broker"):
+        plain = plain.partition(mark)[0]
+    return plain if len(plain) <= 300 else plain[:300] + "…"

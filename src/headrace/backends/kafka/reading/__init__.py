@@ -1,0 +1,1 @@
+"""Read partitions by assignment, as lists or as columns."""

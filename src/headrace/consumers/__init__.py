@@ -1,0 +1,1 @@
+"""Loop over the records of granted shards."""

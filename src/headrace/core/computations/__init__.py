@@ -1,0 +1,1 @@
+"""Computations: what a user declares, which slice runs next, what a failure leads to."""

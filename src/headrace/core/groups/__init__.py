@@ -1,0 +1,1 @@
+"""Groups: which member may read which shard, and how far the group has come."""

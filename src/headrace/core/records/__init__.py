@@ -1,0 +1,1 @@
+"""Records: as rows, as columns, their schema, their shard, their limits."""

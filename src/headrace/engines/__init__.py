@@ -1,0 +1,1 @@
+"""Decide where lanes live: in threads, in processes, behind a connection."""

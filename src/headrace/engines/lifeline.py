@@ -1,0 +1,81 @@
+"""A lane in another process ends when its replica wants it to, or is gone: whatever its handler
+does meanwhile."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import signal
+import threading
+from contextlib import suppress
+
+from headrace.engines.connection import Wire, called
+
+LIFELINE = 1 << 63
+"""Added to the number of a lane that calls for its lifeline."""
+
+
+class Lifeline:
+    """An open file that says nothing as long as all is well. When its other end is closed, the
+    kernel kills the process group of this lane, even if a handler never lets a thread run, or
+    ignores signals. A thread does the same where the kernel does not, and when the parent ends."""
+
+    def __init__(self, file: int, parent: int) -> None:
+        self._file = file
+        self._parent = parent
+        self._released = os.eventfd(0)
+        self._files: tuple[int, ...] = (file, self._released)
+        self._watching = threading.Thread(target=self._watch, name="headrace-lifeline", daemon=True)
+        self._watched = select.poll()
+
+    def hold(self) -> None:
+        self._watched.register(self._file, select.POLLIN)
+        self._watched.register(self._released, select.POLLIN)
+        with suppress(OSError):
+            watched = os.pidfd_open(self._parent)
+            self._files += (watched,)
+            self._watched.register(watched, select.POLLIN)
+        self._have_kernel_kill()
+        if os.getppid() != self._parent:
+            end()  # it has ended before
+        self._watching.start()
+
+    def release(self) -> None:
+        """This process does something else from now on."""
+        flags = fcntl.fcntl(self._file, fcntl.F_GETFL)
+        fcntl.fcntl(self._file, fcntl.F_SETFL, flags & ~os.O_ASYNC)
+        os.eventfd_write(self._released, 1)
+        self._watching.join()
+        self.forget()
+
+    def forget(self) -> None:
+        """In a fork of a handler: it is no lane."""
+        files, self._files = self._files, ()
+        for file in files:  # once: their numbers may be another's by then
+            os.close(file)
+
+    def _have_kernel_kill(self) -> None:
+        leads = os.getpgrp() == os.getpid()
+        with suppress(OSError):
+            fcntl.fcntl(self._file, fcntl.F_SETOWN, -os.getpid() if leads else os.getpid())
+            fcntl.fcntl(self._file, fcntl.F_SETSIG, signal.SIGKILL)
+            flags = fcntl.fcntl(self._file, fcntl.F_GETFL)
+            fcntl.fcntl(self._file, fcntl.F_SETFL, flags | os.O_ASYNC)
+
+    def _watch(self) -> None:
+        if all(file != self._released for file, _ in self._watched.poll()):
+            end()
+
+
+def end() -> None:
+    """With all that handlers have started."""
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)
+
+
+def lifeline_of(address: str, secret: bytes, lane: int) -> int:
+    """A connection for a `Lifeline`; `Refused` if there is none to be had."""
+    wire: Wire = called(address, secret, lane | LIFELINE)
+    return wire.detach()

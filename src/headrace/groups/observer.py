@@ -1,0 +1,145 @@
+"""What a member watches: the other members, and what becomes of the streams it reads."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from headrace.core.errors import UnknownStream
+from headrace.core.groups.events import Event, Evict, Join, Reply, ShardsChanged
+from headrace.core.groups.group import Group
+from headrace.core.groups.seat import Seat
+from headrace.core.groups.silence import Watch, Watched
+from headrace.core.model import ShardId, StreamInfo
+from headrace.core.ports import Backend
+from headrace.groups.subscription import Subscription, facts_of, gone
+
+log = logging.getLogger("headrace")
+
+LOOK_S = 0.1
+"""How often a member looks whether its neighbours' processes are dead."""
+
+NEIGHBOURS = 3
+"""At so many it looks that often: in a large group not everybody at everybody."""
+
+
+class Home(Protocol):
+    """The membership it looks out for."""
+
+    def load(self) -> Group: ...
+    def tried(self, event: Event, still: Callable[[], bool] | None = None) -> Reply | None: ...
+    def joining(self, incarnation: int, infos: list[StreamInfo], group: Group) -> Join: ...
+
+
+class Lookout:
+    """Looks out from one seat."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        subscription: Subscription,
+        home: Home,
+        seat: Seat,
+        heartbeat_s: float,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._backend = backend
+        self._liveness = backend.liveness
+        self._subscription = subscription
+        self._home = home
+        self._seat = seat
+        self._clock = clock
+        self._watch = Watch(gap_s_max=seat.timeout_s / 2)
+        self._every_s = heartbeat_s / 2
+        self._neighbours_at_s = 0.0
+        self._all_at_s = 0.0
+
+    def look(self, now_s: float) -> None:
+        """If it is time: at the neighbours often, at all members and streams now and then."""
+        if now_s < self._neighbours_at_s:
+            return
+        self._neighbours_at_s = now_s + LOOK_S
+        group = self._home.load()
+        if not group.exists:
+            return
+        if now_s < self._all_at_s:
+            self._look_at_neighbours(group)
+            return
+        self._all_at_s = now_s + self._every_s
+        self._watch_members(group)
+        self._watch_streams(group)
+
+    # Members
+
+    def _look_at_neighbours(self, group: Group) -> None:
+        own = self._seat.member
+        after = [name for name in sorted(group.members) if name > own]
+        before = [name for name in sorted(group.members) if name < own]
+        for name in [*after, *before][:NEIGHBOURS]:
+            who: Watched = name, group.members[name].incarnation
+            sign = self._liveness.sign(group.name, *who)
+            if sign is not None and not sign.alive:
+                self._evict(group.name, Evict(*who, "dead"))
+
+    def _watch_members(self, group: Group) -> None:
+        signs = {
+            (name, member.incarnation): (
+                self._liveness.sign(group.name, name, member.incarnation),
+                member.timeout_s,
+            )
+            for name, member in group.members.items()
+            if name != self._seat.member
+        }
+        # By the time it is now: the store may have been slow since the look began, and who gave a
+        # sign meanwhile was not silent from its beginning on.
+        for evict in self._watch.look(signs, self._clock()):
+            self._evict(group.name, evict)
+
+    def _evict(self, group: str, evict: Evict) -> None:
+        who: Watched = evict.member, evict.incarnation
+
+        def still() -> bool:
+            return self._watch.still_gone(evict, self._liveness.sign(group, *who))
+
+        if self._home.tried(evict, still) is None:
+            return
+        member = self._home.load().members.get(evict.member)
+        if member is None or member.incarnation != evict.incarnation:
+            log.warning(
+                "group=%s: member %s is %s, its shards go to others",
+                group, evict.member, evict.proof,
+            )  # fmt: skip
+            self._liveness.leave(group, *who)
+
+    # Streams
+
+    def _watch_streams(self, group: Group) -> None:
+        member = group.members.get(self._seat.member)
+        if member is None:
+            return
+        current = self._subscription.current(self._backend)
+        for stream in member.streams - current.keys():
+            self._is_gone(stream, group)
+        new = [info for name, info in current.items() if name not in member.streams]
+        if new:
+            self._home.tried(self._home.joining(self._seat.incarnation, new, group))
+        for name, info in current.items():
+            if name in member.streams and _differs(info, group):
+                self._home.tried(ShardsChanged(facts_of(self._backend, info, group)))
+
+    def _is_gone(self, stream: str, group: Group) -> None:
+        if stream in group.streams:
+            self._home.tried(ShardsChanged(gone(stream, group)))
+        if stream in self._subscription.names:
+            raise UnknownStream(stream)
+
+
+def _differs(info: StreamInfo, group: Group) -> bool:
+    """Whether the group should hear of the stream again: of open shards it does not know, and of
+    closed ones that it does."""
+    return group.streams.get(info.name) != info.id or any(
+        (ShardId(info.name, shard.index) in group.shards) != shard.open for shard in info.shards
+    )

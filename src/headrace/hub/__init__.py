@@ -1,0 +1,1 @@
+"""What a user holds: open a hub, run a topology, mirror a stream."""

@@ -1,0 +1,344 @@
+"""Running a topology: ``headrace.run`` and ``headrace.start``."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from importlib import import_module
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, get_args
+
+from headrace.consumers.settings import default_name
+from headrace.core.computations.dispatch import Allocation
+from headrace.core.computations.settings import LANES_MAX, RunSettings
+from headrace.core.computations.topology import Topology
+from headrace.core.errors import BadSetting, BadTopology, UnknownStream
+from headrace.core.groups.allocators import named
+from headrace.core.ports import Membership
+from headrace.core.quantities import Duration, seconds
+from headrace.engines.engine import Engine, Wanted
+from headrace.engines.processes import in_processes
+from headrace.engines.threads import in_threads
+from headrace.groups.admin import Groups
+from headrace.groups.membership import GroupMembership, MemberSettings
+from headrace.groups.subscription import Subscription
+from headrace.hub.hub import Hub
+from headrace.hub.opening import open as open_hub
+from headrace.lanes.bound import kits
+from headrace.process.shutdown import on_exit, on_sigterm
+from headrace.replica.counters import Counters
+from headrace.replica.replica import Replica
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger("headrace")
+
+CAUGHT_UP_S = 0.05
+STOP_S = 30.0
+
+
+class Running:
+    """A topology at work, in the background: made by `headrace.start`."""
+
+    def __init__(self, topology: Topology, hub: Hub, replica: Replica, owns_hub: bool) -> None:
+        self.topology = topology
+        self.hub = hub
+        self.replica = replica
+        self._owns_hub = owns_hub
+        self._is_closed = False
+        on_exit(self)
+        self._forget_sigterm = on_sigterm(replica.end)
+
+    @property
+    def name(self) -> str:
+        """Of this replica: its member name in the groups."""
+        return self.replica.name
+
+    @property
+    def counters(self) -> Mapping[str, Counters]:
+        """What was counted here, by computation."""
+        return self.replica.dispatcher.counters
+
+    @property
+    def is_running(self) -> bool:
+        return not self.replica.ended.is_set()
+
+    def caught_up(self) -> bool:
+        """Whether every input is consumed, by whatever replica; what is stopped does not count.
+
+        Upstream first: what is done there has left its outputs before downstream is looked at."""
+        groups = Groups(self.hub.backend)
+        for each in self.topology.computations:
+            group = groups.load(each.name)
+            for shard, position in groups.positions(group).items():
+                standing = group.shards.get(shard)
+                if position.lag and not (standing is not None and standing.stopped):
+                    return False
+        return True
+
+    def stopped(self) -> dict[str, list[str]]:
+        """The shards that are stopped, by computation."""
+        groups = Groups(self.hub.backend)
+        found = {
+            each.name: sorted(
+                str(shard) for shard, s in groups.load(each.name).shards.items() if s.stopped
+            )
+            for each in self.topology.computations
+        }
+        return {name: shards for name, shards in found.items() if shards}
+
+    def wait(
+        self,
+        timeout: Duration | None = None,
+        *,
+        until_caught_up: bool = False,
+        on_tick: Callable[[], object] | None = None,
+    ) -> bool:
+        """Until it ends, or every input is consumed: True; False after the time. Whatever made it
+        end by mistake is raised."""
+        until_s = None if timeout is None else time.monotonic() + seconds(timeout)
+        while self.is_running:
+            if until_caught_up and self.replica.dispatcher.is_idle and self.caught_up():
+                return True
+            if until_s is not None and time.monotonic() >= until_s:
+                return False
+            self.replica.ended.wait(CAUGHT_UP_S)
+            if on_tick is not None:
+                on_tick()
+        self._raise_failure()
+        return True
+
+    def _raise_failure(self) -> None:
+        """Once: whoever hears of it first."""
+        failure, self.replica.failure = self.replica.failure, None
+        if failure is not None:
+            raise failure
+
+    def stop(self, timeout: Duration = STOP_S) -> bool:
+        """Let the records in hand end, commit, leave the groups: True if all ended in time, False
+        if some had to be given up. Nothing is lost either way."""
+        self._forget_sigterm()
+        clean = self.replica.stop(seconds(timeout))
+        self.close()
+        self._raise_failure()
+        return clean
+
+    def close(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            self._forget_sigterm()
+            if self.is_running:
+                self.replica.stop(STOP_S)
+            if self._owns_hub:
+                self.hub.close()
+
+    def __enter__(self) -> Running:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+        if error is None:
+            self._raise_failure()
+
+
+def start(
+    topology: Topology,
+    hub: Hub | str | os.PathLike[str],
+    *,
+    settings: RunSettings | str | os.PathLike[str] | None = None,
+    options: Mapping[str, Any] | None = None,
+    lanes: int | None = None,
+    allocation: str | None = None,
+    processes: bool = False,
+    spark: SparkSession | None = None,
+    reference: str | None = None,
+    name: str | None = None,
+    session: Duration | None = None,
+    heartbeat: Duration | None = None,
+    max_wait_handler: Duration | None = None,
+    skip_first_failures: int = 0,
+    clock: Callable[[], float] = time.monotonic,
+) -> Running:
+    """Run a topology in the background, as one replica of its groups: its lanes are threads, or
+    ``processes``, or tasks of a session of ``spark``.
+
+    >>> import headrace
+    >>> from headrace import Topology, computation
+    >>> @computation(inputs="shop/orders", outputs="shop/invoices")
+    ... def bill(record, out):
+    ...     out.append("shop/invoices", {"total": 2 * record.value["amount"]}, key=record.key)
+    >>> hub = headrace.open("memory:")
+    >>> made = {"shards": 1, "codec": "json"}
+    >>> topology = Topology(bill, streams={"shop/orders": made, "shop/invoices": made})
+    >>> with headrace.start(topology, hub) as running:
+    ...     record_id = hub.stream("shop/orders").append({"amount": 21}, key="ann")
+    ...     running.wait("10s", until_caught_up=True)
+    True
+    >>> [record.value for record in hub.stream("shop/invoices").read(0)]
+    [{'total': 42}]
+    """
+    if not isinstance(topology, Topology):
+        raise BadTopology(f"{topology!r} is no topology: Topology(bill, index)")
+    if not isinstance(settings, RunSettings):
+        settings = RunSettings.read(settings)
+    settings = _changed(
+        settings,
+        options=options,
+        lanes=lanes,
+        allocation=allocation,
+        session=session,
+        heartbeat=heartbeat,
+        max_wait_handler=max_wait_handler,
+    )
+    settings.warn_unknown(topology)
+    engine = _engine(processes, spark)
+    owns_hub = not isinstance(hub, Hub)
+    opened = hub if isinstance(hub, Hub) else open_hub(hub)
+    try:
+        replica = _replica(
+            topology, opened, settings, engine, reference, name, skip_first_failures, clock
+        )
+        replica.start()
+    except BaseException:
+        if owns_hub:
+            opened.close()
+        raise
+    return Running(topology, opened, replica, owns_hub)
+
+
+def run(
+    topology: Topology,
+    hub: Hub | str | os.PathLike[str],
+    *,
+    until_caught_up: bool = False,
+    **settings: Any,
+) -> Mapping[str, Counters]:
+    """Run a topology until SIGTERM or Ctrl-C, or until every input is consumed; what was counted.
+    The settings are those of `start`."""
+    running = start(topology, hub, **settings)
+    try:
+        running.wait(until_caught_up=until_caught_up)
+    except KeyboardInterrupt:
+        log.warning("ending: once more ends at once")
+    finally:
+        running.stop()
+    return running.counters
+
+
+def _changed(
+    settings: RunSettings, *, options: Mapping[str, Any] | None, **given: Any
+) -> RunSettings:
+    changes: dict[str, Any] = {}
+    for key in ("lanes", "allocation"):
+        if given[key] is not None:
+            changes[key] = given[key]
+    for key, field in (
+        ("session", "session_s"),
+        ("heartbeat", "heartbeat_s"),
+        ("max_wait_handler", "handler_s_max"),
+    ):
+        if given[key] is not None:
+            changes[field] = seconds(given[key], what=key)
+    _check_lanes(changes.get("lanes", settings.lanes), changes.get("allocation", "pool"))
+    changed = replace(settings, **changes)
+    return changed.with_options(options or {})
+
+
+def _check_lanes(lanes: object, allocation: object) -> None:
+    if isinstance(lanes, bool) or not isinstance(lanes, int) or not 1 <= lanes <= LANES_MAX:
+        raise BadSetting(f"lanes {lanes!r}: a whole number, 1 to {LANES_MAX}")
+    if allocation not in get_args(Allocation):
+        raise BadSetting(f"allocation {allocation!r}: one of {', '.join(get_args(Allocation))}")
+
+
+def _replica(
+    topology: Topology,
+    hub: Hub,
+    settings: RunSettings,
+    engine: Engine,
+    reference: str | None,
+    name: str | None,
+    skip_first_failures: int,
+    clock: Callable[[], float],
+) -> Replica:
+    backend = hub.backend
+    backend.capabilities.require("store", "commit")
+    make_streams(hub, topology, settings)
+    found = kits(backend, topology, settings)
+    own_name = default_name() if name is None else name
+    memberships: dict[str, Membership] = {
+        each.name: GroupMembership(
+            backend,
+            Subscription(each.inputs),
+            MemberSettings(
+                group=each.name,
+                name=own_name,
+                allocator=named("balanced"),
+                session_s=settings.session_s,
+                heartbeat_s=settings.heartbeat_s,
+            ),
+        )
+        for each in topology.computations
+    }
+    wanted = Wanted(
+        topology=topology,
+        backend=backend,
+        kits=found,
+        settings=settings,
+        replica=own_name,
+        reference=reference,
+    )
+    return Replica(
+        backend,
+        found,
+        memberships,
+        engine(wanted),
+        name=own_name,
+        lanes=settings.lanes,
+        allocation=settings.allocation,
+        alone=engine is in_threads,
+        handler_s_max=settings.handler_s_max,
+        skip_first_failures=skip_first_failures,
+        clock=clock,
+    )
+
+
+def _engine(processes: bool, spark: SparkSession | None) -> Engine:
+    if spark is None:
+        return in_processes if processes else in_threads
+    if processes:
+        raise BadSetting("processes=True and spark=…: lanes live in processes, or on Spark")
+    # By its name: that room knows this one, and this one works without Spark.
+    on_spark: Callable[[SparkSession], Engine] = import_module(
+        "headrace.spark.lanes.engine"
+    ).on_spark
+    return on_spark(spark)
+
+
+def make_streams(hub: Hub, topology: Topology, settings: RunSettings) -> None:
+    """Make the streams that are not there yet; a source that nobody said how to make is taken for
+    a misspelt one."""
+    there = {info.name: info for info in hub.streams()}
+    missing = {
+        name: settings.stream(name, topology) for name in topology.streams if name not in there
+    }
+    for name, made in missing.items():
+        if not made and name in topology.sources:
+            raise UnknownStream(name)
+    for name, made in missing.items():
+        there[name] = hub.create_stream(name, **made, exist_ok=True).info
+        log.info("stream=%s: made, %d shards", name, len(there[name].shards))
+    for each in topology.computations:
+        codecs = {there[name].codec for name in each.inputs}
+        if settings.policy(each).then == "dead-letter" and each.dead_letters not in there:
+            codec = codecs.pop() if len(codecs) == 1 else "bytes"
+            hub.create_stream(each.dead_letters, shards=1, codec=codec, exist_ok=True)

@@ -1,0 +1,188 @@
+"""What a computation remembers of a shard: a mapping that is committed with the checkpoint."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, MutableMapping
+from typing import Any
+
+import msgspec
+
+from headrace.core import store_keys
+from headrace.core.errors import BadValue
+from headrace.core.ports import Backend, Grant
+from headrace.core.transaction import VALUE_BYTES_MAX, state_entry
+
+FULL_BYTES = 1024 * 1024
+"""With so much changed, the slice ends behind the record in hand."""
+MOST_BYTES = 3 * 1024 * 1024
+
+_ABSENT = object()
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder().decode
+
+
+class Budget:
+    """How much of their states the shards of a lane may keep in memory, together."""
+
+    def __init__(self, nbytes_max: int) -> None:
+        self._nbytes_max = nbytes_max
+        self._nbytes = 0
+        self.sharing: weakref.WeakValueDictionary[int, State] = weakref.WeakValueDictionary()
+
+    def spend(self, nbytes: int) -> None:
+        self._nbytes += nbytes
+        if self._nbytes > self._nbytes_max:
+            self._nbytes = 0
+            for state in list(self.sharing.values()):
+                state.forget()
+
+
+class State(MutableMapping[str, Any]):
+    """``state`` of a handler: text to anything that MessagePack can hold. What was changed inside
+    a value is kept only if the value is set again.
+
+    One lane at a time uses it; it holds for one grant."""
+
+    def __init__(self, backend: Backend, grant: Grant, budget: Budget) -> None:
+        self._backend = backend
+        self._budget = budget
+        budget.sharing[id(self)] = self
+        self._place = grant.group, grant.stream.id, grant.shard
+        self._known: dict[str, bytes | None] = {}
+        """What is committed, as far as it was looked at."""
+        self._changed: dict[str, bytes | None] = {}
+        """Not yet committed; None: removed."""
+        self._undo: list[tuple[int, str, Any]] = []
+        """By which row what was changed, and what stood there before."""
+        self._row: Callable[[], int] = lambda: 0
+        self._on_full: Callable[[], None] = lambda: None
+        self._changed_bytes = 0
+
+    def __getitem__(self, key: str) -> Any:
+        found = self._found(key)
+        if found is None:
+            raise KeyError(key)
+        return _decode(found)
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        _check_key(key)
+        try:
+            data = _encode(value)
+        except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as why:
+            raise BadValue(f"state[{key!r}] cannot hold {type(value).__name__}: {why}") from None
+        if len(data) > VALUE_BYTES_MAX:
+            raise BadValue(
+                f"state[{key!r}] takes {len(data)} bytes, of at most {VALUE_BYTES_MAX}: "
+                "spread it over several keys"
+            )
+        self._change(key, data)
+
+    def __delitem__(self, key: str) -> None:
+        if self._found(key) is None:
+            raise KeyError(key)
+        self._change(key, None)
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, str) and self._found(key) is not None
+
+    def __iter__(self) -> Iterator[str]:
+        stored = [name for name, _ in self._stored() if name not in self._changed]
+        return iter([*stored, *(key for key, data in self._changed.items() if data is not None)])
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __repr__(self) -> str:
+        return f"<State of {self._place[0]}, shard {self._place[2]}>"
+
+    # For the lane
+
+    def follow(self, row: Callable[[], int], on_full: Callable[[], None]) -> None:
+        self._row = row
+        self._on_full = on_full
+
+    def take_back(self, row: int) -> None:
+        """What this row of the batch in hand, and those behind it, have changed."""
+        while self._undo and self._undo[-1][0] >= row:
+            _, key, before = self._undo.pop()
+            self._changed_bytes -= _size(key, self._changed[key])
+            if before is _ABSENT:
+                del self._changed[key]
+            else:
+                self._changed[key] = before
+                self._changed_bytes += _size(key, before)
+
+    def seal(self) -> None:
+        """The batch in hand is done."""
+        self._undo.clear()
+
+    def changes(self) -> dict[bytes, bytes | None]:
+        return {key.encode(): data for key, data in self._changed.items()}
+
+    def committed(self) -> None:
+        self._known |= self._changed
+        self._budget.spend(self._changed_bytes)
+        self.drop()
+
+    def forget(self) -> None:
+        """What is committed can be looked up again."""
+        self._known.clear()
+
+    def drop(self) -> None:
+        """Nothing of what was changed came to be."""
+        self._changed.clear()
+        self._undo.clear()
+        self._changed_bytes = 0
+
+    # Below
+
+    def _found(self, key: str) -> bytes | None:
+        found = self._changed.get(key, _ABSENT)
+        if found is _ABSENT:
+            found = self._known.get(key, _ABSENT)
+        if found is _ABSENT:
+            found = self._looked_up(key)
+        return found  # type: ignore[return-value]
+
+    def _looked_up(self, key: str) -> bytes | None:
+        _check_key(key)
+        row = self._backend.get(store_keys.state_key(*self._place, key.encode()))
+        data = None if row is None else state_entry(row.value)[1]
+        self._known[key] = data
+        self._budget.spend(_size(key, data))
+        return data
+
+    def _change(self, key: str, data: bytes | None) -> None:
+        before: Any = self._changed.get(key, _ABSENT)
+        self._undo.append((self._row(), key, before))
+        self._changed[key] = data
+        self._changed_bytes += _size(key, data)
+        if before is not _ABSENT:
+            self._changed_bytes -= _size(key, before)
+        if self._changed_bytes > FULL_BYTES:
+            if self._changed_bytes > MOST_BYTES:
+                raise BadValue(
+                    f"one record changed more than {MOST_BYTES} bytes of state, and they are "
+                    "stored in one commit: change less at once"
+                )
+            self._on_full()
+
+    def _stored(self) -> Iterator[tuple[str, bytes]]:
+        for _, row in self._backend.scan(store_keys.state_prefix(*self._place)):
+            name, data = state_entry(row.value)
+            yield name.decode(), data
+
+
+def _size(key: str, data: bytes | None) -> int:
+    return len(key) + len(data or b"")
+
+
+def _check_key(key: object) -> None:
+    if not isinstance(key, str):
+        raise BadValue(f"state[{key!r}]: keys are text")
+    try:
+        key.encode()
+    except UnicodeEncodeError as why:
+        raise BadValue(f"state[{key!r}]: no text that can be stored: {why}") from None

@@ -1,0 +1,1 @@
+"""What a program has one of: clock, signals, wake-ups, fail points, Java."""

@@ -1,0 +1,69 @@
+"""The thread that looks for new records of the shards a replica holds."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from headrace.core.errors import HeadraceError, UnknownStream
+from headrace.core.model import StreamInfo
+from headrace.core.ports import Backend
+from headrace.replica.dispatcher import Dispatcher
+
+WATCH_S = 0.5
+REST = 2
+"""So many times as long as a look took it rests: where many write, several are seen at once."""
+REST_S_MAX = 0.005
+
+
+class Ends:
+    def __init__(
+        self,
+        backend: Backend,
+        dispatcher: Dispatcher,
+        on_failure: Callable[[HeadraceError], None],
+    ) -> None:
+        self._backend = backend
+        self._dispatcher = dispatcher
+        self._on_failure = on_failure
+        self._ended = False
+        self._thread = threading.Thread(target=self._run, name="headrace-watch", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Soon: it waits for what is written, and not for long."""
+        self._ended = True
+
+    def look(self) -> None:
+        """How far the shards go by now, those whose ends are worth knowing."""
+        asked = self._dispatcher.asks_ends()
+        shards = [(grant.stream, grant.shard) for _, grant in asked]
+        try:
+            ends = self._backend.ends(shards)
+        except UnknownStream:
+            ends = [self._end(stream, shard) for stream, shard in shards]
+        self._dispatcher.ends(dict(zip((duty for duty, _ in asked), ends, strict=True)))
+
+    def _end(self, stream: StreamInfo, shard: int) -> int:
+        try:
+            return self._backend.ends([(stream, shard)])[0]
+        except UnknownStream:
+            return 0  # deleted: the group hears of it, and what is granted changes
+
+    def _run(self) -> None:
+        seen = -1
+        try:
+            while not self._ended:
+                now = self._backend.wait(seen, WATCH_S)
+                if now != seen:
+                    seen = now
+                    began_s = time.monotonic()
+                    self.look()
+                    took_s = time.monotonic() - began_s
+                    time.sleep(min(took_s * REST, REST_S_MAX))
+        except HeadraceError as why:
+            if not self._ended:
+                self._on_failure(why)

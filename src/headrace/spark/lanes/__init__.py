@@ -1,0 +1,1 @@
+"""Lanes as Spark jobs: started, reached, run inside a Python worker."""

@@ -1,0 +1,1 @@
+"""A Spark session: its Java, its settings, what must be installed."""

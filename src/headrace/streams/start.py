@@ -1,0 +1,91 @@
+"""Where reading a shard begins, or goes on when its next records were dropped."""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime
+from typing import Literal
+
+from headrace.consumers.held_shard import Holding
+from headrace.core.errors import BadSetting, OffsetOutOfRange
+from headrace.core.model import Bounds, StreamInfo
+from headrace.core.ports import Backend, Begin
+from headrace.core.quantities import instant_ms
+from headrace.core.records.limits import check_start
+from headrace.streams.encoding import now_ms
+
+log = logging.getLogger("headrace")
+
+Start = Literal["earliest", "latest", "error"] | datetime
+Where = Literal["earliest", "latest"] | int | datetime
+
+
+def offset_of(backend: Backend, info: StreamInfo, shard: int, where: Where, what: str) -> int:
+    """The offset that is meant; `OffsetOutOfRange` if there is nothing to read."""
+    bounds = backend.bounds(info, shard)
+    if where == "earliest":
+        return bounds.start
+    if where == "latest":
+        return bounds.end
+    if isinstance(where, datetime):
+        return backend.offset_at(info, shard, instant_ms(where, what=what))
+    if isinstance(where, bool) or not isinstance(where, int):
+        raise BadSetting(f"{what} {where!r}: 'earliest', 'latest', an offset or a datetime")
+    check_start(info, shard, where, bounds)
+    return where
+
+
+class Positions:
+    """By the user's choice, where no checkpoint says it."""
+
+    def __init__(self, backend: Backend, start: Start) -> None:
+        self._backend = backend
+        self._start = start
+        self._opened_ms = now_ms()
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether everybody would choose the same, at any time."""
+        return self._start == "earliest"
+
+    def begin(self, begin: Begin) -> int:
+        """Where to begin: at the checkpoint if there is one."""
+        info, shard, at = begin.grant.stream, begin.grant.shard, begin.checkpoint
+        bounds = self._backend.bounds(info, shard)
+        if at is None:
+            return self._first(info, shard, bounds)
+        if at < bounds.start:
+            return self._after_trim(info, shard, at, bounds)
+        if at > bounds.end:
+            raise OffsetOutOfRange(info.name, shard, at, *bounds)
+        return at
+
+    def trimmed(self, holding: Holding, why: OffsetOutOfRange) -> int:
+        """Where a shard goes on whose records were dropped while it was read."""
+        info, shard = holding.grant.stream, holding.grant.shard
+        bounds = self._backend.bounds(info, shard)
+        if holding.at > bounds.end:
+            raise why
+        return self._after_trim(info, shard, holding.at, bounds)
+
+    def _first(self, info: StreamInfo, shard: int, bounds: Bounds) -> int:
+        if self._start == "error":
+            raise BadSetting(
+                f"no checkpoint of {info.name}:{shard} yet, and start='error' forbids to choose: "
+                f"headrace group seek GROUP --to … sets one; or start 'earliest' or 'latest'"
+            )
+        if isinstance(self._start, datetime):
+            return self._backend.offset_at(info, shard, instant_ms(self._start, what="start"))
+        # What has come into being since is read from its beginning: all of it is later.
+        is_new = info.created_ms > self._opened_ms or bool(info.shards[shard].parents)
+        return bounds.start if self._start == "earliest" or is_new else bounds.end
+
+    def _after_trim(self, info: StreamInfo, shard: int, at: int, bounds: Bounds) -> int:
+        if self._start == "error":
+            raise OffsetOutOfRange(info.name, shard, at, *bounds)
+        to = self._first(info, shard, bounds)
+        log.warning(
+            "%s:%d: records %d to %d were dropped before they were read; going on at %d",
+            info.name, shard, at, bounds.start - 1, to,
+        )  # fmt: skip
+        return to

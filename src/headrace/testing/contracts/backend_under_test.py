@@ -1,0 +1,108 @@
+"""The backend under test, and the few things every promise needs to say about it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+
+from headrace.core.errors import Unsupported
+from headrace.core.model import StreamInfo
+from headrace.core.ports import Append, Backend, Capability, Producer, StreamSpec
+from headrace.core.records.batch import Batch, Row, arrow_of
+from headrace.hub.hub import Hub
+
+Opening = Callable[[], Backend]
+Faces = Callable[[Sequence[Row]], Batch]
+
+WAIT_S = 30.0
+"""Nothing takes that long; a test that waits so long has failed."""
+
+FACES = pytest.mark.parametrize(
+    "made_of",
+    [lambda rows: Batch(rows=rows), lambda rows: Batch(arrow=arrow_of(rows))],
+    ids=["rows", "arrow"],
+)
+
+
+class Subject:
+    @pytest.fixture
+    def opening(self) -> Opening:
+        raise NotImplementedError("give a fixture `opening`: a function that opens your backend")
+
+    @pytest.fixture
+    def backend(self, opening: Opening) -> Iterator[Backend]:
+        backend = opening()
+        yield backend
+        backend.close()
+
+    @pytest.fixture
+    def hub(self, backend: Backend) -> Hub:
+        return Hub(backend)
+
+
+def lacks(backend: Backend, capability: Capability, call: Callable[[], object]) -> bool:
+    """True if the backend publishes that it lacks it, once it has refused the call with the
+    reason."""
+    reason = backend.capabilities.missing.get(capability)
+    if reason is None:
+        return False
+    with pytest.raises(Unsupported, match=re.escape(reason)):
+        call()
+    return True
+
+
+def made(backend: Backend, name: str = "shop/orders", shards: int = 1) -> StreamInfo:
+    spec = StreamSpec(
+        name=name,
+        shards=shards,
+        codec="bytes",
+        routing="md5-range",
+        retention_s=None,
+        retention_bytes=None,
+        created_ms=1_490_855_872_363,
+    )
+    return backend.create_stream(spec)
+
+
+def some_rows(count: int, *, data: bytes = b"data") -> list[Row]:
+    return [Row(b"key %d" % i, data, 1_000 + i) for i in range(count)]
+
+
+def appended(
+    backend: Backend, stream: StreamInfo, batch: Batch, producer: Producer | None = None
+) -> range:
+    """The offsets that the records got in shard 0."""
+    (place,) = backend.append([Append(stream, 0, batch)], producer)
+    assert place.shard == 0
+    return range(place.base, place.base + len(batch))
+
+
+def read_rows(
+    backend: Backend,
+    stream: StreamInfo,
+    shard: int = 0,
+    *,
+    start: int | None = None,
+    end: int | None = None,
+) -> dict[int, Row]:
+    """Everything there is to read, by offset, in the order it came."""
+    bounds = backend.bounds(stream, shard)
+    at = bounds.start if start is None else start
+    stop = bounds.end if end is None else min(end, bounds.end)
+    found: dict[int, Row] = {}
+    while at < stop:
+        reading = backend.read(stream, shard, at, stop, max_records=10_000, max_bytes=2**22)
+        assert reading.next > at, f"a read that leads nowhere at {at} of {bounds}"
+        for batch in reading.batches:
+            assert (batch.stream, batch.shard) == (stream.name, shard)
+            found |= zip(batch.offsets, map(plain, batch.rows), strict=True)
+        at = reading.next
+    assert list(found) == sorted(found)
+    return found
+
+
+def plain(row: Row) -> Row:
+    """The row with headers that compare by content, whatever holds them."""
+    return Row(*row)._replace(headers=tuple((name, value) for name, value in row.headers))

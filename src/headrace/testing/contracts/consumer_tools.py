@@ -1,0 +1,161 @@
+"""What the contracts of consumers share: consumers to try, and what they have done."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
+
+import pytest
+
+from headrace.consumers.consumer import Consumer
+from headrace.core.groups.allocators import Allocator
+from headrace.core.groups.even_shares import Assignment, Members, Owners, Shards
+from headrace.core.model import Record, ShardId
+from headrace.hub.hub import Hub
+from headrace.streams.stream import Stream
+from headrace.testing.contracts.backend_under_test import WAIT_S, Subject, lacks
+
+STREAM = "shop/orders"
+GROUP = "billing"
+
+Consume = Callable[..., Consumer]
+"""`Hub.consumer` with a short session; what it made is closed after the test."""
+
+Contract = TypeVar("Contract", bound=type)
+
+
+def where_there_are_groups(contract: Contract) -> Contract:
+    """On a backend without groups every test of the class asks for the refusal instead."""
+    for name, test in list(vars(contract).items()):
+        if name.startswith("test_"):
+            setattr(contract, name, _unless_lacking(test))
+    return contract
+
+
+def _unless_lacking(test: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(test)
+    def asked(self: Subject, hub: Hub, **others: Any) -> None:
+        if not lacks(hub._backend, "store", lambda: hub.consumer(STREAM, group=GROUP)):
+            test(self, hub=hub, **others)
+
+    return asked
+
+
+def last_by_name(members: Members, shards: Shards, _: Owners) -> Assignment:
+    return {max(member.name for member in members): list(shards)}
+
+
+LAST_BY_NAME = Allocator("last-by-name", deal=last_by_name)
+"""Everything goes to the last name: whoever joins as "b" takes all of "a"'s shards."""
+
+
+class Consuming(Subject):
+    @pytest.fixture
+    def consume(self, hub: Hub) -> Iterator[Consume]:
+        opened: list[Consumer] = []
+
+        def consume(streams: str | list[str] = STREAM, **settings: Any) -> Consumer:
+            usual = {"group": GROUP, "session": "3s", "heartbeat": "200ms"}
+            opened.append(hub.consumer(streams, **{**usual, **settings}))
+            return opened[-1]
+
+        yield consume
+        for consumer in opened:
+            consumer.close()
+
+
+class Worker:
+    """A thread that iterates over a consumer."""
+
+    def __init__(self, consumer: Consumer, handle: Callable[[Record], None]) -> None:
+        self.consumer = consumer
+        self.ended = False
+        self._handle = handle
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            for record in self.consumer:
+                self._handle(record)
+        except BaseException as error:
+            self._error = error
+        self.ended = True
+
+    def join(self) -> None:
+        """The iteration has ended, and well."""
+        self._thread.join(WAIT_S)
+        assert self.ended
+        if self._error is not None:
+            raise self._error
+
+    def close(self) -> None:
+        self.consumer.close()
+        self.join()
+
+
+def filled(hub: Hub, name: str = STREAM, *, shards: int, each: int) -> Stream:
+    """A stream with so many records in each shard."""
+    stream = hub.create_stream(name, shards=shards)
+    for shard in range(shards):
+        stream.append_many(((b"%d" % number, None) for number in range(each)), shard=shard)
+    return stream
+
+
+def taken(consumer: Consumer, count: int) -> list[Record]:
+    """The next so many records."""
+    records: list[Record] = []
+    while len(records) < count:
+        record = consumer.read(timeout="10s")
+        assert record is not None, f"{len(records)} of {count}, then nothing: {places(records)}"
+        records.append(record)
+    return records
+
+
+def places(records: Iterable[Record]) -> dict[int, range | list[int]]:
+    """Offsets in the order they came, by shard; a range if that is what they are."""
+    found: dict[int, list[int]] = defaultdict(list)
+    for record in records:
+        found[record.shard].append(record.offset)
+    return {shard: _as_range(seen) for shard, seen in sorted(found.items())}
+
+
+def _as_range(seen: list[int]) -> range | list[int]:
+    whole = range(seen[0], seen[0] + len(seen))
+    return whole if list(whole) == seen else seen
+
+
+def offsets(records: Iterable[Record]) -> list[int]:
+    return [record.offset for record in records]
+
+
+def held(hub: Hub, group: str = GROUP) -> dict[str, list[int]]:
+    """Which shards each member holds, for good."""
+    found: dict[str, list[int]] = defaultdict(list)
+    for shard, standing in sorted(hub.groups.load(group).shards.items()):
+        if standing.state == "held" and standing.owner is not None:
+            found[standing.owner].append(shard.index)
+    return dict(found)
+
+
+def checkpoints(hub: Hub, group: str = GROUP) -> dict[int, int | None]:
+    """What is stored, by shard."""
+    groups = hub.groups
+    positions = groups.positions(groups.load(group))
+    return {shard.index: position.checkpoint for shard, position in positions.items()}
+
+
+def all_places(shards: int, each: int) -> Counter[tuple[int, int]]:
+    return Counter((shard, offset) for shard in range(shards) for offset in range(each))
+
+
+def place(record: Record) -> tuple[int, int]:
+    return record.shard, record.offset
+
+
+def the_others(shards: list[ShardId]) -> list[ShardId]:
+    return [shard for index in range(2) if (shard := ShardId(STREAM, index)) not in shards]

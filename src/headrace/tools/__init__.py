@@ -1,0 +1,1 @@
+"""Commands that prove, show and measure: proof, demo, benchmarks, a Kafka node."""

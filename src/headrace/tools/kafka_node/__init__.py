@@ -1,0 +1,11 @@
+"""A real broker of Kafka on this machine, without installing one: its jars, its certificates, and
+one node that listens on loopback only."""
+
+from __future__ import annotations
+
+from headrace.tools.kafka_node.certificates import Certificates
+from headrace.tools.kafka_node.jars import KAFKA_VERSION, has_jars, kafka_jars
+from headrace.tools.kafka_node.node import Broker
+from headrace.tools.kafka_node.properties import LISTENERS, User
+
+__all__ = ["KAFKA_VERSION", "LISTENERS", "Broker", "Certificates", "User", "has_jars", "kafka_jars"]

@@ -1,0 +1,189 @@
+"""All that is left when a proof is over, heard and judged: streams, dead letters, state, what is
+stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from headrace.core.computations.computation import Computation
+from headrace.core.computations.topology import Topology
+from headrace.hub.hub import Hub
+from headrace.tools.proof.certificate import Line, StateLine, line
+from headrace.tools.proof.evidence import Log, log_of, size
+from headrace.tools.proof.judge import Case, Judgement, judged, same
+from headrace.tools.proof.progress import Stopped, Watch
+from headrace.tools.proof.reference import Reference, letters_of
+from headrace.tools.proof.state import State, stored_state
+
+UNSTEADY = (
+    "two undisturbed runs do not make the same outputs either: by the clock, by dice or by what is "
+    "kept outside of state"
+)
+
+Undisturbed = Callable[[Sequence[Computation], int], dict[str, Reference]]
+"""Makes references, for the first or the second time."""
+
+
+@dataclass(frozen=True)
+class Hearing:
+    streams: list[Line]
+    state: list[StateLine]
+    stopped: list[Stopped]
+    failures: list[str]
+    """Why something could not be compared that should have been."""
+
+
+def heard(
+    hub: Hub,
+    topology: Topology,
+    watch: Watch,
+    appended: Mapping[str, int],
+    undisturbed: Undisturbed,
+) -> Hearing:
+    """What does not look clean is made undisturbed once more: perhaps it never is the same."""
+    evidence = _Evidence(hub, topology, watch, appended, undisturbed(topology.computations, 1))
+    streams, state = evidence.lines(), evidence.states()
+    doubted = _doubted(topology, streams, state)
+    if doubted:
+        evidence.compare_with(undisturbed(doubted, 2))
+        streams, state = evidence.lines(), evidence.states()
+    failures = [f"{name}: {made.failure}" for name, made in evidence.made.items() if made.failure]
+    return Hearing(streams, state, evidence.stopped(), failures)
+
+
+def _doubted(
+    topology: Topology, streams: Sequence[Line], state: Sequence[StateLine]
+) -> list[Computation]:
+    wrong = {each.stream for each in streams if not each.clean}
+    forgot = {each.computation for each in state if each.equal is False}
+    return [
+        each
+        for each in topology.computations
+        if each.name in forgot or wrong.intersection((*each.outputs, each.dead_letters))
+    ]
+
+
+@dataclass
+class _Evidence:
+    hub: Hub
+    topology: Topology
+    watch: Watch
+    appended: Mapping[str, int]
+    made: Mapping[str, Reference]
+    unsteady: set[tuple[str, str]] = field(default_factory=set)
+    """Computations and outputs of theirs that are made differently each time."""
+    unsteady_state: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._logs = {name: log_of(self.hub.stream(name)) for name in self.topology.streams}
+        self._letters = {each.name: letters_of(self.hub, each) for each in self._computations}
+
+    @property
+    def _computations(self) -> tuple[Computation, ...]:
+        return self.topology.computations
+
+    def compare_with(self, again: Mapping[str, Reference]) -> None:
+        """Find out what is made differently each time."""
+        for name, second in again.items():
+            first = self.made[name]
+            if first.failure or second.failure:
+                continue
+            for stream, log in second.outputs.items():
+                if not same(first.outputs[stream], log):
+                    self.unsteady.add((name, stream))
+            if not same(first.letters, second.letters):
+                self.unsteady.add((name, self.topology[name].dead_letters))
+            if first.state != second.state:
+                self.unsteady_state.add(name)
+
+    def lines(self) -> list[Line]:
+        sources = self.topology.sources
+        found = [self._source(name) for name in sources]
+        found += [self._output(name) for name in self.topology.streams if name not in sources]
+        return found + [
+            self._dead_letters(each)
+            for each in self._computations
+            if size(self._letters[each.name]) or size(self.made[each.name].letters)
+        ]
+
+    def states(self) -> list[StateLine]:
+        found = []
+        for each in self._computations:
+            made, stored = self.made[each.name], stored_state(self.hub, each.name, each.inputs)
+            if stored or made.state:
+                unsteady = each.kind == "batch" or each.name in self.unsteady_state
+                found.append(state_line(each.name, stored, made, steady=not unsteady))
+        return found
+
+    def stopped(self) -> list[Stopped]:
+        """What is stopped in the proof, and what only undisturbed."""
+        found = self.watch.stopped()
+        known = {each.record for each in found}
+        return found + [
+            replace(each, reason=f"undisturbed: {each.reason}")
+            for made in self.made.values()
+            for each in made.stopped
+            if each.record not in known
+        ]
+
+    def _source(self, name: str) -> Line:
+        given, held = self.appended[name], size(self._logs[name])
+        judgement = Judgement(
+            found=held,
+            expected=given,
+            lost=max(given - held, 0),
+            doubled=max(held - given, 0),
+            compared="count",
+        )
+        return line(name, "source", given, judgement)
+
+    def _output(self, name: str) -> Line:
+        writers = self.topology.writers(name)
+        expected = {each.name: self.made[each.name].outputs.get(name, {}) for each in writers}
+        gaps = self.watch.longest_gap_s(name), self.watch.longest_shard_gap_s(name)
+        case = self._case(writers, name, self._logs[name], expected)
+        return line(name, "output", self._read(writers), judged(case), *gaps)
+
+    def _dead_letters(self, each: Computation) -> Line:
+        expected = {each.name: self.made[each.name].letters}
+        case = self._case([each], each.dead_letters, self._letters[each.name], expected)
+        case = replace(case, batch=False)  # each tells of its own record
+        return line(each.dead_letters, "dead letters", self._read([each]), judged(case))
+
+    def _case(
+        self, writers: Sequence[Computation], name: str, found: Log, expected: Mapping[str, Log]
+    ) -> Case:
+        reasons = [
+            f"no reference: {self.made[each.name].failure}"
+            for each in writers
+            if self.made[each.name].failure
+        ]
+        reasons += [UNSTEADY for each in writers if (each.name, name) in self.unsteady]
+        return Case(
+            found=found,
+            expected=expected,
+            inputs={stream: self._logs[stream] for each in writers for stream in each.inputs},
+            batch=any(each.kind == "batch" for each in writers),
+            only_counted=reasons[0] if reasons else "",
+        )
+
+    def _read(self, writers: Sequence[Computation]) -> int:
+        streams = {stream for each in writers for stream in each.inputs}
+        return sum(size(self._logs[stream]) for stream in streams)
+
+
+def state_line(computation: str, stored: State, made: Reference, *, steady: bool) -> StateLine:
+    """What is remembered against what should be."""
+    equal: bool | None = stored == made.state
+    notes = []
+    if made.failure:
+        equal = None
+    elif not equal and not steady:
+        equal = None
+        notes.append("it is another one each time, undisturbed too, or depends on batches")
+    elif not equal:
+        shards = [s for s in sorted({*stored, *made.state}) if stored.get(s) != made.state.get(s)]
+        notes.append(f"other than undisturbed at {', '.join(map(str, shards))}")
+    entries = sum(map(len, stored.values()))
+    return StateLine(computation=computation, entries=entries, equal=equal, notes=notes)

@@ -1,0 +1,323 @@
+"""One proof: replicas, load, deeds, rest, and the certificate."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import headrace
+from headrace.codec.registry import find_codec
+from headrace.core.computations.computation import Computation
+from headrace.core.computations.settings import RunSettings
+from headrace.core.model import StreamInfo
+from headrace.hub.hub import Hub
+from headrace.lanes.loading import Loaded
+from headrace.tools.proof.certificate import Certificate
+from headrace.tools.proof.collect import Hearing, heard
+from headrace.tools.proof.engine_choice import LOCAL, Manner
+from headrace.tools.proof.load import Load
+from headrace.tools.proof.plan import Deed, DeedKind, drawn
+from headrace.tools.proof.progress import Watch
+from headrace.tools.proof.reference import Reference, references
+from headrace.tools.proof.replicas import Crew, Life
+from headrace.tools.proof.sample import Example, made_up
+from headrace.tools.proof.scratch import Scratch
+
+CATCH_UP_S_MAX = 900.0
+REST_S = 1.0
+"""Load goes on for so long behind the last deed."""
+REFERENCE_S = 60.0
+RECORDS_PER_S_MIN = 200
+"""A reference that is slower than this is given up."""
+STOP_TRIES = 10
+WRITTEN_S_MAX = 1.0
+"""If nobody has written for so long, one was stopped with the lock in its hands."""
+STOPPED_SESSIONS = 20
+"""At the latest one that a fail point has stopped goes on: it may hold a lock."""
+SAMPLE = "the handler does not take the made-up records: give it some of yours with --sample FILE"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """What is to be proved, and how."""
+
+    loaded: Loaded
+    settings: RunSettings
+    again: str
+    seed: str
+    kills: int = 20
+    records: int = 10_000
+    replicas: int = 3
+    manner: Manner = LOCAL
+    script: Sequence[Deed] | None = None
+    """What is done, instead of a plan drawn from the seed. One that is killed stays away then."""
+    rest_s: float = REST_S
+    samples: Mapping[str, Sequence[Example]] = field(default_factory=dict)
+    """By source; under an empty name for all others."""
+    real: Mapping[str, StreamInfo] = field(default_factory=dict)
+    """The streams of the user's own hub."""
+    fails: Sequence[str] = ()
+    """Fail points that the first replicas have."""
+    extra: Mapping[str, str] = field(default_factory=dict)
+    """For the replicas' environment."""
+
+
+class Did(NamedTuple):
+    """A deed that was done."""
+
+    at_s: float
+    """By the clock that does not jump."""
+    kind: DeedKind
+    name: str
+    """Of the replica."""
+    for_s: float
+
+    def __str__(self) -> str:
+        if self.kind == "stop":
+            return f"SIGSTOP {self.name} for {self.for_s:g} s"
+        return f"kill -9 {self.name}" if self.kind == "kill" else f"start {self.name}"
+
+
+@dataclass
+class Progress:
+    """For who watches."""
+
+    stage: str
+    deeds_all: int
+    records: int
+    records_all: int
+    lag: int
+    crew: Crew
+    watch: Watch
+    did: list[Did] = field(default_factory=list)
+
+    @property
+    def deeds(self) -> int:
+        return len(self.did)
+
+    @property
+    def last(self) -> str:
+        return str(self.did[-1]) if self.did else ""
+
+
+Tell = Callable[[Progress], object]
+
+
+class Proof:
+    def __init__(self, order: Order, place: Path, tell: Tell = lambda progress: None) -> None:
+        self._order = order
+        self._manner = order.manner
+        self._topology = order.loaded.topology
+        session_s = order.manner.session_s
+        if order.script is None:
+            self._plan = drawn(order.seed, order.kills, order.replicas, session_s)
+        else:
+            self._plan = list(order.script)
+        self._scratch = Scratch(place, self._topology, order.settings, session_s)
+        self._tell = tell
+        self._began_s = time.monotonic()
+
+    def certificate(self) -> Certificate:
+        with headrace.open(self._scratch.hub) as hub:
+            notes = self._scratch.make_streams(hub, self._order.real)
+            watch = Watch(hub, self._topology)
+            load = self._load(hub)
+            crew = Crew(
+                self._scratch,
+                [self._order.loaded.reference, *self._manner.options],
+                STOPPED_SESSIONS * self._manner.session_s,
+                restarting=self._order.script is None,
+            )
+            self._progress = Progress(
+                "starting", len(self._plan), 0, self._order.records, 0, crew, watch
+            )
+            try:
+                caught_up = self._run(crew, watch, load)
+                self._progress.stage = "ending"
+                self._tell(self._progress)
+                crew.end_all()
+                if left := crew.left_behind():
+                    notes.append(f"{len(left)} processes of killed replicas did not end")
+            finally:
+                crew.kill_all()
+                load.stop()
+            if load.failure is not None:
+                raise load.failure
+            watch.look(time.monotonic())
+            hearing = self._judge(hub, watch, load)
+        return self._written(hearing, load, crew, caught_up, notes)
+
+    # While it runs
+
+    def _load(self, hub: Hub) -> Load:
+        order = self._order
+        streams = {name: hub.stream(name) for name in self._topology.sources}
+        sources = {}
+        for name, stream in streams.items():
+            sample = order.samples.get(name, order.samples.get("", ()))
+            sources[name] = made_up(name, find_codec(stream.info.codec), sample, order.seed)
+        for_s = (self._plan[-1].at_s if self._plan else 0.0) + order.rest_s
+        return Load(streams, sources, order.records, for_s)
+
+    def _run(self, crew: Crew, watch: Watch, load: Load) -> bool:
+        fails = dict(enumerate(self._order.fails))
+        for slot in range(self._order.replicas):
+            crew.start(slot, fails.get(slot, ""), dict(self._order.extra))
+
+        def begun_or_broken() -> bool:
+            there = all(watch.is_member(life.name) for life in crew.lives.values())
+            begun = there and watch.everything_begun()
+            return begun or len(crew.ended) >= self._order.replicas
+
+        self._until(crew, watch, load, begun_or_broken, self._manner.begin_s_max)
+        if not watch.everything_begun():
+            return False
+        self._progress.stage = "disturbing"
+        has_script = self._order.script is not None
+        load.start()
+        began_s = time.monotonic()
+        for done, deed in enumerate(self._plan, 1):
+            load.allow(done / (len(self._plan) + has_script))
+            while time.monotonic() < began_s + deed.at_s:
+                self._tick(crew, watch, load)
+            if watch.stopped():
+                break
+            self._do(deed, crew, watch, load)
+        if has_script:
+            load.allow(1.0)  # the last part comes when all has been done, as slowly as before
+        else:
+            load.hurry()
+        self._progress.stage = "catching up"
+        end_s = time.monotonic() + CATCH_UP_S_MAX
+        while not (load.is_over and watch.lag == 0 and not _waits(crew)):
+            now_s = time.monotonic()
+            still_s = now_s - max(watch.moved_s, self._last_deed_s)
+            if now_s > end_s or still_s > self._manner.still_s_max or load.failure is not None:
+                return False
+            if load.is_over and watch.lag == 0:
+                crew.wake_zombies()  # others have done their work: what they commit comes twice
+            self._tick(crew, watch, load)
+        return True
+
+    _last_deed_s = 0.0
+
+    def _do(self, deed: Deed, crew: Crew, watch: Watch, load: Load) -> None:
+        life = self._added(deed, crew) if deed.kind == "start" else self._victim(deed, crew, load)
+        if life is None:
+            return
+        if deed.kind == "kill":
+            crew.kill(life)
+        elif deed.kind == "stop":
+            self._stop(life, deed, crew, load)
+        now_s = time.monotonic()
+        self._progress.did.append(Did(now_s, deed.kind, life.name, deed.for_s))
+        self._last_deed_s = now_s + deed.for_s
+        if deed.kind == "start":
+            is_there = partial(watch.at_work, life.name)
+            self._until(crew, watch, load, is_there, self._manner.begin_s_max)
+            self._last_deed_s = time.monotonic()
+
+    def _stop(self, life: Life, deed: Deed, crew: Crew, load: Load) -> None:
+        watch = self._progress.watch
+        for _ in range(STOP_TRIES):
+            before = load.total
+            crew.stop(life, deed.for_s)
+
+            def is_written(before: int = before) -> bool:
+                return load.total > before or load.is_held or load.is_over
+
+            if deed.locked or self._until(crew, watch, load, is_written, WRITTEN_S_MAX):
+                return
+            crew.resume(life)
+            self._until(crew, watch, load, is_written, self._manner.still_s_max)
+
+    def _added(self, deed: Deed, crew: Crew) -> Life:
+        return crew.start(deed.slot, extra=dict(self._order.extra))
+
+    def _victim(self, deed: Deed, crew: Crew, load: Load) -> Life | None:
+        """One that is at work, if possible beside another."""
+        watch, manner = self._progress.watch, self._manner
+
+        def working() -> list[Life]:
+            free = [life for life in crew.lives.values() if not _still(life)]
+            return [life for life in free if watch.at_work(life.name)]
+
+        least = min(2, self._order.replicas)
+        if not self._until(crew, watch, load, lambda: len(working()) >= least, manner.victim_s_max):
+            self._until(crew, watch, load, lambda: bool(working()), manner.begin_s_max)
+        chosen = sorted(working(), key=lambda life: (life.slot - deed.slot) % self._order.replicas)
+        return chosen[0] if chosen else None
+
+    def _until(
+        self, crew: Crew, watch: Watch, load: Load, condition: Callable[[], bool], within_s: float
+    ) -> bool:
+        end_s = time.monotonic() + within_s
+        while not condition():
+            if time.monotonic() > end_s:
+                return False
+            self._tick(crew, watch, load)
+        return True
+
+    def _tick(self, crew: Crew, watch: Watch, load: Load) -> None:
+        crew.tick()
+        watch.look(time.monotonic())
+        self._progress.records, self._progress.lag = load.total, watch.lag
+        self._tell(self._progress)
+        time.sleep(self._manner.tick_s)
+
+    # When all is over
+
+    def _judge(self, hub: Hub, watch: Watch, load: Load) -> Hearing:
+        self._progress.stage = "comparing"
+        self._tell(self._progress)
+        within_s = REFERENCE_S + self._order.records / RECORDS_PER_S_MIN
+        reference = self._order.loaded.reference
+
+        def undisturbed(each: Sequence[Computation], attempt: int) -> dict[str, Reference]:
+            return references(self._scratch, reference, each, within_s, attempt)
+
+        return heard(hub, self._topology, watch, load.appended, undisturbed)
+
+    def _written(
+        self, hearing: Hearing, load: Load, crew: Crew, caught_up: bool, notes: list[str]
+    ) -> Certificate:
+        order = self._order
+        done = Counter(did.kind for did in self._progress.did)
+        if done.total() < len(self._plan):
+            notes.append(
+                f"only {done.total()} of {len(self._plan)} disturbances: nobody was at work"
+            )
+        if not caught_up:
+            notes.append("what was still to be done counts as lost")
+        if hearing.stopped:
+            notes.append(SAMPLE)
+        return Certificate(
+            seed=order.seed,
+            again=order.again,
+            records=load.total,
+            replicas=order.replicas + done["start"],
+            kills=done["kill"],
+            stops=done["stop"],
+            seconds=round(time.monotonic() - self._began_s, 1),
+            caught_up=caught_up,
+            streams=hearing.streams,
+            state=hearing.state,
+            stopped=hearing.stopped,
+            ended=crew.ended,
+            failures=hearing.failures,
+            notes=notes,
+        )
+
+
+def _still(life: Life) -> bool:
+    return life.resume_s is not None or life.stands_still()
+
+
+def _waits(crew: Crew) -> bool:
+    """Whether somebody is still stopped: it may yet do something wrong."""
+    return any(_still(life) for life in crew.lives.values())

@@ -1,0 +1,858 @@
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from math import inf
+from typing import get_args
+
+import pytest
+from hypothesis import given as each
+from hypothesis import strategies as st
+
+from headrace.core.computations import dispatch as dispatch_module
+from headrace.core.computations.dispatch import (
+    SLICE_RECORDS_FIRST,
+    SLICE_RECORDS_MAX,
+    SLICE_S,
+    WARM_S,
+    Allocation,
+    Dispatch,
+    Duty,
+    Given,
+    Hold,
+    Lost,
+    Pace,
+    Rules,
+    State,
+)
+from headrace.core.model import ShardId
+
+TOKEN = b"1"
+NEXT = b"2"
+
+
+def duty(index: int = 0, computation: str = "bill") -> Duty:
+    return Duty(computation, ShardId("orders", index))
+
+
+def machine(
+    *ends: int,
+    lanes: int = 4,
+    allocation: Allocation = "pool",
+    rules: Rules | None = None,
+) -> Dispatch:
+    """Shards 0, 1, … with so many records each, granted at 0 s."""
+    both = {"bill": rules or Rules(), "send": Rules()}
+    dispatch = Dispatch(both, lanes, allocation)
+    for index, end in enumerate(ends):
+        dispatch.begin(duty(index), TOKEN, 0, end, 0.0)
+    return dispatch
+
+
+def dealt(dispatch: Dispatch, now_s: float, *lanes: int) -> dict[int, Given]:
+    """These lanes ask; what each lane got."""
+    for lane in lanes:
+        dispatch.ask(lane)
+    return {given.lane: given for given in dispatch.deal(now_s)}
+
+
+def shards(given: dict[int, Given]) -> dict[int, int]:
+    """Which shard each lane got."""
+    return {lane: each.duty.shard.index for lane, each in given.items()}
+
+
+def done(
+    dispatch: Dispatch, given: Given, now_s: float, next: int | None = None, spent_s: float = 0.1
+) -> Hold | None:
+    upto = given.end if next is None else next
+    records = upto - given.start
+    return dispatch.done(given.lane, given.number, upto, now_s, records=records, spent_s=spent_s)
+
+
+def state(dispatch: Dispatch, now_s: float, index: int = 0) -> State:
+    return dispatch.state(dispatch.holds[duty(index)], now_s)
+
+
+# A slice and its report
+
+
+def test_a_free_lane_gets_a_slice_from_the_checkpoint_on() -> None:
+    dispatch = Dispatch({"bill": Rules()}, 1)
+    dispatch.begin(duty(), TOKEN, 7, 10, 0.0)
+    assert dealt(dispatch, 0.0, 3) == {3: Given(3, 1, duty(), TOKEN, 7, 10, warm=False)}
+    assert dispatch.in_hand[3].duty == duty()
+    assert not dispatch.waiting
+
+
+def test_a_duty_prints_as_computation_and_shard() -> None:
+    assert str(duty(2)) == "bill orders:2"
+
+
+def test_of_a_shard_one_slice_is_in_flight_however_many_lanes_are_free() -> None:
+    dispatch = machine(1000)
+    assert len(dealt(dispatch, 0.0, 0, 1, 2)) == 1
+    assert list(dispatch.waiting) == [1, 2]
+
+
+def test_slices_of_a_grant_follow_one_another() -> None:
+    dispatch = machine(200)
+    first = dealt(dispatch, 0.0, 0)[0]
+    assert (first.start, first.end) == (0, SLICE_RECORDS_FIRST)
+    hold = done(dispatch, first, 0.1, next=50)
+    assert hold is dispatch.holds[duty()]
+    second = dealt(dispatch, 0.1, 0)[0]
+    assert (second.number, second.start) == (2, 50)
+
+
+def test_work_may_go_back() -> None:
+    dispatch = machine(10)
+    done(dispatch, dealt(dispatch, 0.0, 0)[0], 0.1, next=10)
+    dispatch.ends({duty(): 12}, 0.2)
+    done(dispatch, dealt(dispatch, 0.2, 0)[0], 0.3, next=4)
+    assert dealt(dispatch, 0.3, 0)[0].start == 4
+
+
+def test_who_has_read_further_than_the_known_end_moves_it() -> None:
+    dispatch = machine(10)
+    done(dispatch, dealt(dispatch, 0.0, 0)[0], 0.1, next=12)
+    assert (dispatch.holds[duty()].at, dispatch.holds[duty()].end) == (12, 12)
+
+
+def test_a_checkpoint_behind_the_known_end_makes_no_slice_that_ends_before_it_begins() -> None:
+    dispatch = machine()
+    dispatch.begin(duty(), TOKEN, 10, 4, 0.0, parked_s=0.0)
+    given = dealt(dispatch, 0.0, 0)[0]
+    assert (given.start, given.end) == (10, 10)
+
+
+def test_one_grant_begins_once() -> None:
+    with pytest.raises(AssertionError, match="bill orders:0 has begun already"):
+        machine(10).begin(duty(), NEXT, 0, 10, 0.0)
+
+
+def test_who_asks_twice_keeps_its_place_and_gets_one_slice() -> None:
+    dispatch = machine(10)
+    assert shards(dealt(dispatch, 0.0, 1, 0, 1)) == {1: 0}
+
+
+def test_a_lane_with_a_slice_in_hand_does_not_ask() -> None:
+    dispatch = machine(10)
+    dealt(dispatch, 0.0, 0)
+    with pytest.raises(AssertionError, match="lane 0 asks with a slice in hand"):
+        dispatch.ask(0)
+
+
+def test_who_withdraws_gets_nothing() -> None:
+    dispatch = machine(10)
+    dispatch.ask(0)
+    dispatch.withdraw(0)
+    dispatch.withdraw(1)
+    assert dispatch.deal(0.0) == []
+
+
+def test_late_and_repeated_reports_change_nothing() -> None:
+    dispatch = machine(1000, 1000)
+    first = dealt(dispatch, 0.0, 0)[0]
+    done(dispatch, first, 0.1)
+    _heeds_nothing(dispatch, first)
+    second = dealt(dispatch, 0.2, 0)[0]
+    _heeds_nothing(dispatch, first)
+    assert dispatch.in_hand == {0: second}
+
+
+def _heeds_nothing(dispatch: Dispatch, given: Given) -> None:
+    before = [replace(hold) for hold in dispatch.holds.values()]
+    assert done(dispatch, given, 0.2) is None
+    assert dispatch.park(given.lane, given.number, 3, 9.0, 0.2) is None
+    assert dispatch.stop_shard(given.lane, given.number, 3, 0.2) is None
+    assert dispatch.doubt(given.lane, given.number, 0.2) is None
+    assert list(dispatch.holds.values()) == before
+
+
+# Who gets what
+
+
+def test_what_waits_longest_goes_first_and_to_who_asked_first() -> None:
+    dispatch = Dispatch({"bill": Rules()}, 2)
+    for index, since_s in enumerate((3.0, 1.0, 2.0)):
+        dispatch.begin(duty(index), TOKEN, 0, 10, since_s)
+    assert shards(dealt(dispatch, 5.0, 1, 0)) == {1: 1, 0: 2}
+
+
+def test_a_shard_goes_back_to_the_lane_that_had_it() -> None:
+    dispatch = machine(500, 500)
+    given = dealt(dispatch, 0.0, 0, 1)
+    assert shards(given) == {0: 0, 1: 1}
+    done(dispatch, given[0], 0.10)
+    done(dispatch, given[1], 0.12)
+    given = dealt(dispatch, 0.12, 1, 0)
+    assert shards(given) == {0: 0, 1: 1}
+    assert all(each.warm for each in given.values())
+
+
+def test_a_free_lane_takes_its_own_shard_before_one_that_waits_a_little_longer() -> None:
+    dispatch = machine(500)
+    first = dealt(dispatch, 0.0, 0)[0]
+    dispatch.begin(duty(1), TOKEN, 0, 10, 0.1)
+    done(dispatch, first, 0.1 + WARM_S / 2)
+    given = dealt(dispatch, 0.2, 0)[0]
+    assert (given.duty, given.warm) == (duty(0), True)
+
+
+def test_a_free_lane_takes_another_shard_that_waits_much_longer() -> None:
+    dispatch = machine(500)
+    first = dealt(dispatch, 0.0, 0)[0]
+    dispatch.begin(duty(1), TOKEN, 0, 10, 0.1)
+    done(dispatch, first, 0.1 + WARM_S * 2)
+    given = dealt(dispatch, 0.3, 0)[0]
+    assert (given.duty, given.warm) == (duty(1), False)
+
+
+def test_another_lane_takes_a_shard_whose_own_is_busy() -> None:
+    dispatch = machine(500)
+    done(dispatch, dealt(dispatch, 0.0, 0)[0], 0.5)
+    dispatch.begin(duty(1), TOKEN, 0, 10, 0.0)
+    assert shards(dealt(dispatch, 0.5, 0)) == {0: 1}
+    assert shards(dealt(dispatch, 0.5, 1)) == {1: 0}
+
+
+def test_nobody_starves_in_one_lane() -> None:
+    dispatch = machine(*[10**6] * 8)
+    now_s, served = 0.0, []
+    for _ in range(80):
+        given = dealt(dispatch, now_s, 0)[0]
+        served.append(given.duty.shard.index)
+        now_s += 0.06
+        done(dispatch, given, now_s)
+    for begin in range(0, 60):
+        assert set(served[begin : begin + 20]) == set(range(8))
+
+
+def test_a_timer_in_the_past_does_not_go_before_who_waits_longer() -> None:
+    dispatch = machine(500, 500)
+    given = dealt(dispatch, 0.0, 0)[0]
+    done(dispatch, given, 5.0)
+    dispatch.timer(given.duty, -100.0)
+    assert dealt(dispatch, 5.0, 0)[0].duty == duty(1)
+
+
+def test_what_was_parked_waits_since_its_time_came() -> None:
+    dispatch = machine(500)
+    given = dealt(dispatch, 0.0, 0)[0]
+    dispatch.park(0, given.number, 0, 60.0, 0.1)
+    dispatch.begin(duty(1), TOKEN, 0, 10, 30.0)
+    assert dealt(dispatch, 61.0, 0)[0].duty == duty(1)
+
+
+def test_static_lanes_take_the_shards_whose_index_is_theirs_modulo_their_number() -> None:
+    dispatch = machine(*[10] * 20, lanes=5, allocation="static")
+    had: dict[int, set[int]] = {lane: set() for lane in range(5)}
+    for turn in range(4):
+        for lane, given in dealt(dispatch, float(turn), *range(5)).items():
+            had[lane].add(given.duty.shard.index)
+            done(dispatch, given, turn + 0.5)
+    assert had == {lane: {lane, lane + 5, lane + 10, lane + 15} for lane in range(5)}
+
+
+def test_the_shards_of_a_busy_static_lane_wait_though_others_are_free() -> None:
+    dispatch = machine(10, 0, 10, lanes=2, allocation="static")
+    assert shards(dealt(dispatch, 0.0, 0, 1)) == {0: 0}
+    assert state(dispatch, 0.0, 2) == "ready"
+    assert list(dispatch.waiting) == [1]
+
+
+def test_a_static_lane_that_replaces_another_takes_its_place() -> None:
+    dispatch = machine(10, 10, lanes=2, allocation="static")
+    assert shards(dealt(dispatch, 0.0, 2, 7)) == {2: 0, 7: 1}
+
+
+def test_no_more_lanes_than_its_concurrency_work_for_a_computation() -> None:
+    dispatch = machine(10, 10, 10, rules=Rules(concurrency=2))
+    dispatch.begin(duty(9, "send"), TOKEN, 0, 10, 1.0)
+    given = dealt(dispatch, 1.0, 0, 1, 2, 3)
+    assert shards(given) == {0: 0, 1: 1, 2: 9}
+    done(dispatch, given[0], 1.1)
+    assert shards(dealt(dispatch, 1.1)) == {3: 2}
+
+
+def test_a_lane_under_a_grant_that_is_over_counts_as_long_as_it_works() -> None:
+    dispatch = machine(10, 10, rules=Rules(concurrency=1))
+    given = dealt(dispatch, 0.0, 0, 1)[0]
+    dispatch.lose(duty(0), TOKEN, 5.0)
+    assert dispatch.deal(1.0) == []
+    done(dispatch, given, 2.0)
+    assert shards(dealt(dispatch, 2.0)) == {1: 1}
+
+
+def test_a_computation_without_any_lane_allowed_gets_none() -> None:
+    assert dealt(machine(10, rules=Rules(concurrency=0)), 0.0, 0) == {}
+
+
+# Parked
+
+
+def test_a_parked_shard_holds_no_lane_and_comes_back_at_its_time() -> None:
+    dispatch = machine(10, 10)
+    given = dealt(dispatch, 0.0, 0)[0]
+    hold = dispatch.park(0, given.number, 3, 8.0, 0.1)
+    assert hold is dispatch.holds[duty(0)]
+    assert not dispatch.in_hand
+    other = dealt(dispatch, 0.1, 0)[0]
+    assert other.duty == duty(1)
+    done(dispatch, other, 0.2)
+    assert (state(dispatch, 7.9), dispatch.wake_s()) == ("parked", 8.0)
+    assert dealt(dispatch, 7.9, 0) == {}
+    again = dealt(dispatch, 8.0)[0]
+    assert (again.start, again.end) == (3, 10)
+    assert dispatch.holds[duty(0)].parked_s is None
+
+
+def test_a_shard_may_be_granted_as_parked() -> None:
+    dispatch = machine()
+    dispatch.begin(duty(), TOKEN, 0, 10, 0.0, parked_s=4.0)
+    assert dealt(dispatch, 3.9, 0) == {}
+    assert dispatch.wake_s() == 4.0
+    assert len(dealt(dispatch, 4.0)) == 1
+
+
+def test_a_batch_that_failed_is_tried_again_at_its_time_and_does_not_wait_to_be_full() -> None:
+    dispatch = machine(3, rules=Rules(capacity=10, threshold_s=60.0))
+    given = dealt(dispatch, 60.0, 0)[0]
+    dispatch.park(0, given.number, 0, 61.0, 60.1)
+    assert dealt(dispatch, 60.9, 0) == {}
+    assert dealt(dispatch, 61.0)[0].end == 3
+
+
+def test_a_call_that_failed_is_tried_again_though_there_is_no_record() -> None:
+    dispatch = machine(0)
+    dispatch.timer(duty(), 1.0)
+    call = dealt(dispatch, 1.0, 0)[0]
+    dispatch.park(0, call.number, 0, 3.0, 1.1)
+    assert dispatch.wake_s() == 3.0
+    again = dealt(dispatch, 3.0, 0)[0]
+    done(dispatch, again, 3.1)
+    assert state(dispatch, 99.0) == "idle"
+
+
+# Revoked, lost, in doubt, stopped
+
+
+def test_a_revoked_shard_is_not_given_out_and_has_ended_at_once() -> None:
+    dispatch = machine(10)
+    dispatch.revoke(duty(), TOKEN, 5.0)
+    assert dealt(dispatch, 0.0, 0) == {}
+    assert dispatch.wake_s() == inf
+    assert [hold.duty for hold in dispatch.gone(0.0)] == [duty()]
+    assert dispatch.holds == {}
+    assert dispatch.gone(0.0) == []
+
+
+def test_the_slice_in_flight_of_a_revoked_shard_is_waited_for() -> None:
+    dispatch = machine(1000)
+    given = dealt(dispatch, 0.0, 0)[0]
+    dispatch.revoke(duty(), TOKEN, 5.0)
+    assert (dispatch.gone(1.0), dispatch.overdue(1.0), dispatch.wake_s()) == ([], [], 5.0)
+    assert state(dispatch, 1.0) == "ending"
+    done(dispatch, given, 4.0)
+    assert dealt(dispatch, 4.0, 0) == {}
+    (hold,) = dispatch.gone(4.0)
+    assert (hold.at, hold.doubtful) == (given.end, False)
+
+
+def test_the_lane_of_a_revoked_shard_is_lost_at_the_deadline_and_only_that() -> None:
+    dispatch = machine(10, 10)
+    given = dealt(dispatch, 0.0, 0, 1)
+    dispatch.revoke(duty(0), TOKEN, 5.0)
+    assert dispatch.overdue(4.9) == []
+    assert dispatch.overdue(5.0) == [Lost(0, duty(0), TOKEN)]
+    assert dispatch.in_hand == {1: given[1]}
+    (hold,) = dispatch.gone(5.0)
+    assert (hold.duty, hold.doubtful) == (duty(0), True)
+    assert done(dispatch, given[0], 6.0) is None
+
+
+def test_of_two_deadlines_the_earlier_stands() -> None:
+    dispatch = machine(10)
+    dealt(dispatch, 0.0, 0)
+    for until_s, stands_s in ((5.0, 5.0), (9.0, 5.0), (3.0, 3.0)):
+        dispatch.revoke(duty(), TOKEN, until_s)
+        assert dispatch.holds[duty()].ending_s == stands_s
+
+
+def test_a_grant_that_is_lost_while_it_ends_gets_no_more_time() -> None:
+    dispatch = machine(10)
+    dealt(dispatch, 0.0, 0)
+    dispatch.revoke(duty(), TOKEN, 5.0)
+    dispatch.lose(duty(), TOKEN, 9.0)
+    assert dispatch.wake_s() == 5.0
+    assert dispatch.overdue(5.0) == [Lost(0, duty(), TOKEN)]
+
+
+def test_what_is_said_about_another_grant_changes_nothing() -> None:
+    dispatch = machine(10)
+    for known in (duty(0), duty(7)):
+        dispatch.revoke(known, NEXT, 5.0)
+        dispatch.lose(known, NEXT, 5.0)
+    dispatch.ends({duty(7): 9}, 0.0)
+    dispatch.limit(duty(7), 1)
+    dispatch.timer(duty(7), 1.0)
+    assert list(dispatch.holds) == [duty(0)]
+    assert state(dispatch, 0.0) == "ready"
+
+
+def test_a_lost_grant_without_a_slice_in_flight_is_forgotten() -> None:
+    dispatch = machine(10)
+    dispatch.lose(duty(), TOKEN, 5.0)
+    assert (dispatch.holds, dispatch.leaving, dispatch.gone(9.0)) == ({}, {}, [])
+
+
+def test_a_shard_granted_anew_waits_for_the_lane_that_works_under_the_old_grant() -> None:
+    dispatch = machine(10)
+    old = dealt(dispatch, 0.0, 0, 1)[0]
+    dispatch.lose(duty(), TOKEN, 5.0)
+    dispatch.begin(duty(), NEXT, 2, 10, 1.0)
+    assert dispatch.deal(1.0) == []
+    assert (state(dispatch, 1.0), dispatch.wake_s()) == ("held back", 5.0)
+    assert done(dispatch, old, 2.0) is None
+    given = dealt(dispatch, 2.0)[1]
+    assert (given.token, given.start, given.warm) == (NEXT, 2, False)
+
+
+def test_a_lane_under_a_lost_grant_is_given_up_at_the_deadline() -> None:
+    dispatch = machine(10)
+    dealt(dispatch, 0.0, 0, 1)
+    dispatch.lose(duty(), TOKEN, 5.0)
+    dispatch.begin(duty(), NEXT, 0, 10, 1.0)
+    assert dispatch.overdue(4.9) == []
+    assert dispatch.overdue(5.0) == [Lost(0, duty(), TOKEN)]
+    assert state(dispatch, 5.0) == "ready"
+    assert dealt(dispatch, 5.0)[1].token == NEXT
+
+
+def test_what_a_lost_lane_had_is_in_doubt_until_it_is_granted_anew() -> None:
+    dispatch = machine(10)
+    given = dealt(dispatch, 0.0, 0, 1)[0]
+    assert dispatch.lane_lost(0) == Lost(0, duty(), TOKEN)
+    assert state(dispatch, 9.0) == "doubtful"
+    assert (dispatch.deal(9.0), dispatch.wake_s()) == ([], inf)
+    assert done(dispatch, given, 9.0) is None
+    dispatch.lose(duty(), TOKEN, 9.0)
+    dispatch.begin(duty(), NEXT, 5, 10, 9.0)
+    assert dealt(dispatch, 9.0)[1].start == 5
+
+
+def test_a_free_lane_that_is_lost_leaves_nothing_in_doubt() -> None:
+    dispatch = machine(10)
+    dispatch.ask(0)
+    assert dispatch.lane_lost(0) is None
+    assert dispatch.deal(0.0) == []
+    assert state(dispatch, 0.0) == "ready"
+
+
+def test_a_new_lane_under_the_number_of_a_lost_one_remembers_nothing() -> None:
+    dispatch = machine(500)
+    done(dispatch, dealt(dispatch, 0.0, 0)[0], 0.1)
+    dispatch.lane_lost(0)
+    assert not dealt(dispatch, 0.2, 0)[0].warm
+
+
+def test_a_slice_in_doubt_leaves_the_lane_free_and_the_shard_alone() -> None:
+    dispatch = machine(10)
+    given = dealt(dispatch, 0.0, 0)[0]
+    hold = dispatch.doubt(0, given.number, 0.1)
+    assert hold is dispatch.holds[duty()]
+    assert (hold.at, state(dispatch, 1.0)) == (0, "doubtful")
+    assert dealt(dispatch, 1.0, 0) == {}
+
+
+def test_a_stopped_shard_gets_no_slice_until_it_is_granted_anew() -> None:
+    dispatch = machine(10)
+    given = dealt(dispatch, 0.0, 0)[0]
+    hold = dispatch.stop_shard(0, given.number, 4, 0.1)
+    assert hold is dispatch.holds[duty()]
+    assert (hold.at, state(dispatch, 1.0)) == (4, "stopped")
+    dispatch.ends({duty(): 20}, 1.0)
+    dispatch.timer(duty(), 1.0)
+    assert (dealt(dispatch, 2.0, 0), dispatch.wake_s()) == ({}, inf)
+    dispatch.lose(duty(), TOKEN, 2.0)
+    dispatch.begin(duty(), NEXT, 4, 20, 2.0)
+    assert dealt(dispatch, 2.0)[0].start == 4
+
+
+def test_a_stopped_computation_gets_no_slices_until_it_is_started() -> None:
+    dispatch = machine(1000)
+    given = dealt(dispatch, 0.0, 0)[0]
+    dispatch.stop("bill")
+    dispatch.stop("bill")
+    assert done(dispatch, given, 0.1) is not None
+    assert dealt(dispatch, 0.1, 0) == {}
+    assert (state(dispatch, 0.1), dispatch.wake_s()) == ("held back", inf)
+    dispatch.start("bill")
+    dispatch.start("bill")
+    assert len(dealt(dispatch, 0.2)) == 1
+
+
+def test_a_retry_of_a_stopped_computation_wakes_nobody() -> None:
+    dispatch = machine()
+    dispatch.begin(duty(), TOKEN, 0, 10, 0.0, parked_s=4.0)
+    dispatch.stop("bill")
+    assert dispatch.wake_s() == inf
+
+
+# Ends, batches, timers
+
+
+def test_an_idle_shard_waits_from_its_next_record_on() -> None:
+    dispatch = machine(0, 0)
+    assert (dealt(dispatch, 0.0, 0), state(dispatch, 0.0)) == ({}, "idle")
+    dispatch.ends({duty(1): 5, duty(0): 0}, 3.0)
+    dispatch.ends({duty(0): 5, duty(1): 6}, 4.0)
+    assert [hold.since_s for hold in dispatch.holds.values()] == [4.0, 3.0]
+    assert shards(dealt(dispatch, 4.0)) == {0: 1}
+
+
+def test_an_end_never_goes_back() -> None:
+    dispatch = machine(10)
+    dispatch.ends({duty(): 5}, 1.0)
+    assert dispatch.holds[duty()].end == 10
+
+
+def test_what_comes_while_a_slice_is_in_flight_waits_from_its_report_on() -> None:
+    dispatch = machine(5)
+    given = dealt(dispatch, 0.0, 0)[0]
+    dispatch.ends({duty(): 8}, 1.0)
+    done(dispatch, given, 2.0)
+    assert (dispatch.holds[duty()].since_s, state(dispatch, 2.0)) == (2.0, "ready")
+
+
+def test_a_batch_is_given_when_it_is_full() -> None:
+    dispatch = machine(9, rules=Rules(capacity=10, threshold_s=60.0))
+    assert (dealt(dispatch, 1.0, 0), state(dispatch, 1.0)) == ({}, "idle")
+    assert dispatch.wake_s() == 60.0
+    dispatch.ends({duty(): 25}, 2.0)
+    given = dealt(dispatch, 2.0)[0]
+    assert (given.start, given.end) == (0, 10)
+
+
+def test_a_batch_that_does_not_fill_up_is_given_after_its_threshold() -> None:
+    dispatch = machine(0, rules=Rules(capacity=10, threshold_s=60.0))
+    dispatch.ends({duty(): 3}, 5.0)
+    dispatch.ends({duty(): 4}, 50.0)
+    assert dealt(dispatch, 64.9, 0) == {}
+    assert dispatch.wake_s() == 65.0
+    assert dealt(dispatch, 65.0)[0].end == 4
+
+
+def test_a_timer_calls_a_shard_without_records() -> None:
+    dispatch = machine(4)
+    done(dispatch, dealt(dispatch, 0.0, 0)[0], 0.1)
+    dispatch.timer(duty(), 5.0)
+    assert dealt(dispatch, 4.9, 0) == {}
+    assert dispatch.wake_s() == 5.0
+    call = dealt(dispatch, 5.0)[0]
+    assert (call.start, call.end) == (4, 4)
+    done(dispatch, call, 5.1)
+    assert (dealt(dispatch, 9.0, 0), dispatch.wake_s()) == ({}, inf)
+
+
+def test_a_timer_that_is_not_due_outlives_slices() -> None:
+    dispatch = machine(4)
+    dispatch.timer(duty(), 5.0)
+    done(dispatch, dealt(dispatch, 0.0, 0)[0], 0.1)
+    assert dispatch.wake_s() == 5.0
+
+
+def test_a_slice_given_when_a_timer_is_due_is_its_call() -> None:
+    dispatch = machine(4)
+    dispatch.timer(duty(), 5.0)
+    done(dispatch, dealt(dispatch, 6.0, 0)[0], 6.1)
+    assert dispatch.wake_s() == inf
+
+
+def test_a_timer_set_while_its_call_is_in_flight_is_another() -> None:
+    dispatch = machine(4)
+    dispatch.timer(duty(), 5.0)
+    call = dealt(dispatch, 5.0, 0)[0]
+    dispatch.timer(duty(), 5.0)
+    done(dispatch, call, 5.1)
+    assert len(dealt(dispatch, 5.1, 0)) == 1
+
+
+def test_a_timer_may_be_taken_back() -> None:
+    dispatch = machine(0)
+    dispatch.timer(duty(), 5.0)
+    dispatch.timer(duty(), inf)
+    assert (dealt(dispatch, 9.0, 0), dispatch.wake_s()) == ({}, inf)
+
+
+# Waking
+
+
+def test_what_waits_for_a_lane_wakes_nobody() -> None:
+    dispatch = machine(10, 10)
+    dispatch.begin(duty(2), TOKEN, 0, 10, 0.0, parked_s=7.0)
+    assert len(dealt(dispatch, 1.0, 0)) == 1
+    assert dispatch.wake_s() == 7.0
+
+
+def test_what_came_after_the_last_deal_wakes() -> None:
+    dispatch = machine(0)
+    dispatch.deal(1.0)
+    dispatch.ends({duty(): 5}, 2.0)
+    assert dispatch.wake_s() == 2.0
+    dispatch.deal(2.0)
+    assert dispatch.wake_s() == inf
+
+
+# How large a slice is
+
+
+def test_a_slice_is_about_a_tenth_of_a_second_of_work() -> None:
+    dispatch = machine(10**6)
+    sizes = []
+    for now in range(20):
+        given = dealt(dispatch, float(now), 0)[0]
+        sizes.append(given.end - given.start)
+        done(dispatch, given, now + 0.5, spent_s=sizes[-1] * 0.001)
+    assert sizes[0] == SLICE_RECORDS_FIRST
+    assert set(sizes[1:]) == {round(SLICE_S / 0.001)}
+
+
+def test_slices_grow_at_most_to_the_double_and_to_the_largest() -> None:
+    pace, sizes = Pace(), []
+    for _ in range(9):
+        pace.took(pace.records, 1e-9)
+        sizes.append(pace.records)
+    assert sizes == [128, 256, 512, 1024, 2048, 4096, 8192, 8192, 8192]
+    assert sizes[-1] == SLICE_RECORDS_MAX
+
+
+def test_slices_shrink_at_once_but_not_below_one_record() -> None:
+    pace = Pace(1000)
+    pace.took(1000, 10.0)
+    assert pace.records == 10
+    pace.took(10, 50.0)
+    assert pace.records == 1
+
+
+def test_a_slice_that_was_short_says_something_only_if_it_took_long() -> None:
+    pace = Pace(1000)
+    pace.took(1, 0.05)
+    assert pace.records == 1000
+    pace.took(10, 0.2)
+    assert pace.records == 5
+
+
+def test_a_call_without_records_says_nothing() -> None:
+    pace = Pace(1000)
+    pace.took(0, 7.0)
+    assert pace.records == 1000
+
+
+def test_each_computation_has_its_own_pace() -> None:
+    dispatch = machine(1000)
+    dispatch.begin(duty(1, "send"), TOKEN, 0, 1000, 0.0)
+    given = dealt(dispatch, 0.0, 0)[0]
+    done(dispatch, given, 0.1, spent_s=10.0)
+    slices = dealt(dispatch, 0.1, 0, 1)
+    sizes = {each.duty.computation: each.end - each.start for each in slices.values()}
+    assert sizes == {"bill": 1, "send": SLICE_RECORDS_FIRST}
+
+
+def test_record_by_record() -> None:
+    dispatch = machine()
+    dispatch.begin(duty(), TOKEN, 0, 10, 0.0, most=1)
+    given = dealt(dispatch, 0.0, 0)[0]
+    assert (given.start, given.end) == (0, 1)
+    done(dispatch, given, 0.1)
+    dispatch.limit(duty(), 0)
+    assert dealt(dispatch, 0.1, 0)[0].end == 10
+
+
+def test_a_batch_stays_whole_where_others_go_record_by_record() -> None:
+    dispatch = machine(10, rules=Rules(capacity=5))
+    dispatch.limit(duty(), 1)
+    assert dealt(dispatch, 0.0, 0)[0].end == 5
+
+
+def test_a_record_that_may_kill_its_process_is_handled_alone() -> None:
+    dispatch = Dispatch({"bill": Rules()}, 3, alone=True)
+    for shard in range(3):
+        most = 1 if shard == 1 else 0
+        dispatch.begin(duty(shard), TOKEN, 0, 100, float(shard), most=most)
+    first = dealt(dispatch, 5.0, 0, 1, 2)
+    assert [given.duty.shard.index for given in first.values()] == [0]  # shard 1 is next, alone
+    done(dispatch, first[0], 6.0)
+    second = dealt(dispatch, 6.0)
+    assert [(g.duty.shard.index, g.start, g.end) for g in second.values()] == [(1, 0, 1)]
+    dispatch.ask(0)
+    assert not dispatch.deal(6.1)
+    (given,) = second.values()
+    done(dispatch, given, 6.2)
+    dispatch.ask(given.lane)
+    assert {each.duty.shard.index for each in dispatch.deal(6.2)} == {0, 2}
+
+
+def test_to_go_alone_is_not_waited_for_behind_one_that_hangs() -> None:
+    dispatch = Dispatch({"bill": Rules()}, 3, alone=True)
+    dispatch.begin(duty(1), TOKEN, 0, 100, 0.0)
+    hung = dealt(dispatch, 0.0, 0)[0]
+    assert hung.duty == duty(1)
+    dispatch.begin(duty(0), TOKEN, 0, 100, 1.0, most=1)
+    dispatch.begin(duty(2), TOKEN, 0, 100, 2.0)
+    others = dealt(dispatch, 3.0, 1, 2)
+    assert [given.duty for given in others.values()] == [duty(2)]
+    late = dispatch.deal(40.0)
+    assert [given.duty for given in late] == [duty(0)], "after long enough it goes all the same"
+
+
+def test_others_go_on_beside_it_where_each_lane_has_its_own_process() -> None:
+    dispatch = Dispatch({"bill": Rules()}, 2)
+    dispatch.begin(duty(0), TOKEN, 0, 100, 0.0, most=1)
+    dispatch.begin(duty(1), TOKEN, 0, 100, 0.0)
+    assert len(dealt(dispatch, 1.0, 0, 1)) == 2
+
+
+def test_what_is_sticky_stays_with_its_lane_as_long_as_there_is_that_lane() -> None:
+    dispatch = Dispatch({"bill": Rules(sticky=True)}, 2)
+    for shard in range(2):
+        dispatch.begin(duty(shard), TOKEN, 0, 1_000, 0.0)
+    first = dealt(dispatch, 0.0, 0, 1)
+    assert {given.lane: given.duty.shard.index for given in first.values()} == {0: 0, 1: 1}
+    done(dispatch, first[0], 0.1)
+    dispatch.lane_lost(1)
+    dispatch.lose(duty(1), TOKEN, 9.0)
+    dispatch.begin(duty(1), b"next", 0, 1_000, 0.2)
+    dispatch.ask(3)
+    again = dispatch.deal(50.0)
+    assert [(given.lane, given.duty.shard.index) for given in again] == [(3, 1)]
+    assert not dispatch.deal(60.0), "shard 0 waits for lane 0, however long"
+    dispatch.ask(0)
+    assert [given.duty.shard.index for given in dispatch.deal(61.0)] == [0]
+
+
+def test_what_is_sticky_is_shared_out_evenly() -> None:
+    dispatch = Dispatch({"bill": Rules(sticky=True)}, 2)
+    for shard in range(6):
+        dispatch.begin(duty(shard), TOKEN, 0, 1, 0.0)
+    for turn in range(3):
+        for given in dealt(dispatch, turn, 0, 1).values():
+            done(dispatch, given, turn)
+    lanes = [hold.last_lane for hold in dispatch.holds.values()]
+    assert sorted(lanes, key=str) == [0, 0, 0, 1, 1, 1]
+
+
+# The whole
+
+
+def test_the_states_are_those_of_the_docstring_in_their_order() -> None:
+    listed = re.findall(r"^    ([a-z]+(?: [a-z]+)?)  +\S", dispatch_module.__doc__ or "", re.M)
+    assert tuple(listed) == get_args(State)
+
+
+def test_a_duty_is_in_the_first_state_that_is_true() -> None:
+    dispatch = machine(10)
+    given = dealt(dispatch, 0.0, 0)[0]
+    hold = dispatch.holds[duty()]
+    hold.ending_s, hold.doubtful, hold.stopped = 9.0, True, True
+    dispatch.stop("bill")
+    found = [state(dispatch, 1.0)]
+    hold.ending_s = None
+    found.append(state(dispatch, 1.0))
+    hold.doubtful = False
+    found.append(state(dispatch, 1.0))
+    hold.stopped = False
+    found.append(state(dispatch, 1.0))
+    dispatch.park(0, given.number, 0, 5.0, 1.0)
+    found.append(state(dispatch, 1.0))
+    dispatch.start("bill")
+    found += [state(dispatch, 1.0), state(dispatch, 5.0)]
+    done(dispatch, dealt(dispatch, 5.0, 0)[0], 5.1)
+    found.append(state(dispatch, 5.1))
+    assert tuple(found) == get_args(State)
+
+
+def test_among_a_thousand_ready_shards_only_the_one_that_is_given_is_looked_into(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So that a lane that asks is served in a fraction of a millisecond."""
+    dispatch = machine(*[10**9] * 1000, lanes=10)
+    looked: list[Hold] = []
+    ready_s = Dispatch._ready_s
+
+    def counted(self: Dispatch, hold: Hold) -> float:
+        looked.append(hold)
+        return ready_s(self, hold)
+
+    monkeypatch.setattr(Dispatch, "_ready_s", counted)
+    given = dealt(dispatch, 1.0, 0)[0]
+    done(dispatch, given, 1.0)
+    dispatch.wake_s()
+    assert [hold.duty for hold in looked] == [given.duty]
+
+
+OPERATIONS = st.lists(
+    st.tuples(st.integers(0, 13), st.integers(0, 3), st.sampled_from([0.0, 0.05, 0.3, 2.0])),
+    max_size=60,
+)
+
+
+@each(OPERATIONS, st.sampled_from(["pool", "static"]), st.sampled_from([None, 1, 2]))
+def test_whatever_happens_a_duty_is_ready_when_it_stands_so_and_is_in_one_lane(
+    operations: list[tuple[int, int, float]], allocation: Allocation, concurrency: int | None
+) -> None:
+    rules = Rules(concurrency=concurrency, capacity=3, threshold_s=1.0)
+    dispatch = Dispatch({"bill": rules}, 2, allocation)
+    now_s, tokens = 0.0, 0
+    for what, which, passes_s in operations:
+        now_s += passes_s
+        own, hold = duty(which), dispatch.holds.get(duty(which))
+        token = b"" if hold is None else hold.token
+        given = dispatch.in_hand.get(which)
+        number = 0 if given is None else given.number
+        match what:
+            case 0 if hold is None:
+                tokens += 1
+                dispatch.begin(own, b"%d" % tokens, which, which + 5, now_s)
+            case 1:
+                dispatch.revoke(own, token, now_s + 1)
+            case 2:
+                dispatch.lose(own, token, now_s + 1)
+            case 3:
+                dispatch.gone(now_s)
+            case 4:
+                dispatch.overdue(now_s)
+            case 5:
+                dispatch.ends({own: int(10 * now_s)}, now_s)
+            case 6:
+                dispatch.stop("bill") if which else dispatch.start("bill")
+            case 7 if given is None:
+                dispatch.ask(which)
+            case 8:
+                dispatch.lane_lost(which)
+            case 9 if given is not None:
+                dispatch.done(which, number, given.end, now_s, records=1, spent_s=0.1)
+            case 10:
+                dispatch.park(which, number, which, now_s + 1, now_s)
+            case 11:
+                dispatch.stop_shard(which, number, which, now_s)
+            case 12:
+                dispatch.doubt(which, number, now_s)
+            case 13:
+                dispatch.timer(own, now_s + 1)
+            case _:
+                pass
+        dispatch.deal(now_s)
+        in_hand = [each.duty for each in dispatch.in_hand.values()]
+        assert len(in_hand) == len(set(in_hand)) <= (concurrency or inf)
+        assert not dispatch.waiting.keys() & dispatch.in_hand.keys()
+        assert dispatch.leaving.keys() <= dispatch.in_hand.keys()
+        for own, hold in dispatch.holds.items():
+            stands = dispatch.state(hold, now_s)
+            out = hold.given is not None or stands in ("ending", "doubtful", "stopped")
+            assert hold.ready_s == (inf if out else dispatch._ready_s(hold))
+            assert (hold.given is None) or dispatch.in_hand[hold.given.lane] is hold.given
+            free = [lane for lane in dispatch.waiting if allocation == "pool" or
+                    lane % 2 == own.shard.index % 2]  # fmt: skip
+            full = concurrency is not None and len(in_hand) >= concurrency
+            assert not (stands == "ready" and free and not full)

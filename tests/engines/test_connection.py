@@ -1,0 +1,377 @@
+"""The wire between a dispatcher and its lanes: who may speak, and what is heard."""
+
+from __future__ import annotations
+
+import hmac
+import random
+import socket
+import threading
+import time
+import tracemalloc
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from typing import Any
+
+import msgspec
+import pytest
+
+from headrace.core.errors import BadSetting, Refused
+from headrace.engines import connection
+from headrace.engines.connection import (
+    MESSAGE_BYTES_MAX,
+    FromLane,
+    ToLane,
+    Unfit,
+    Wire,
+    answered,
+    called,
+    greeted,
+    listening,
+)
+from headrace.lanes.protocol import Ask, Close, Cut, Failed, Progress, Report, Verdict, Work
+from headrace.testing.children import dice
+
+SECRET, OTHER = b"s" * 32, b"o" * 32
+MUTANTS = 2_000
+
+WORK = Work(
+    number=7, computation="bill", stream="shop/orders", stream_id=3, shard=1, token=b"token",
+    start=10, end=74, warm=True, attempts=b"attempts",
+)  # fmt: skip
+TO_LANE: list[ToLane] = [WORK, Verdict("retry", 1.5, "why"), Cut(7), Close()]
+FROM_LANE: list[FromLane] = [
+    Ask(),
+    Failed(7, 2, True),
+    Report(number=7, next=74, outcome="done", records=64, reason="ä" * 100, attempts=b"x"),
+    Progress(7, 12),
+    Unfit("no such file"),
+]
+
+
+class Ends:
+    """Of one connection, with what it takes to look at what passes."""
+
+    def __init__(self) -> None:
+        self.at_dispatcher, self.at_lane = socket.socketpair()
+
+    def greet(self, secret: bytes = SECRET, lane: int = 5) -> tuple[Wire, Wire]:
+        with ThreadPoolExecutor(1) as other:
+            answer = other.submit(answered, self.at_dispatcher, SECRET)
+            from_lane = greeted(self.at_lane, secret, lane)
+            number, to_lane = answer.result(10)
+        assert number == lane
+        return to_lane, from_lane
+
+    def close(self) -> None:
+        self.at_dispatcher.close()
+        self.at_lane.close()
+
+
+@pytest.fixture
+def ends() -> Iterator[Ends]:
+    with closing(Ends()) as ends:
+        yield ends
+
+
+def test_messages_arrive_as_they_were_sent(ends: Ends) -> None:
+    to_lane, from_lane = ends.greet()
+    for message in TO_LANE:
+        to_lane.send(message)
+        assert from_lane.receive() == message
+    for said in FROM_LANE:
+        from_lane.send(said)
+        assert to_lane.receive() == said
+    from_lane.close()
+    assert to_lane.receive() is None
+
+
+def test_messages_of_many_threads_are_not_mixed(ends: Ends) -> None:
+    to_lane, from_lane = ends.greet()
+    with ThreadPoolExecutor(8) as threads:
+        for number in range(200):
+            threads.submit(from_lane.send, Unfit(str(number) * 1_000))
+        heard = [to_lane.receive() for _ in range(200)]
+    assert sorted(message.why for message in heard) == sorted(str(n) * 1_000 for n in range(200))
+
+
+# Who may speak
+
+
+def test_a_lane_that_does_not_know_the_secret_is_refused(ends: Ends) -> None:
+    with ThreadPoolExecutor(1) as other:
+        lane = other.submit(greeted, ends.at_lane, OTHER, 5)
+        with pytest.raises(Refused, match="does not know the secret"):
+            answered(ends.at_dispatcher, SECRET)
+        ends.at_dispatcher.close()
+        with pytest.raises(Refused):
+            lane.result(10)
+
+
+def test_a_dispatcher_that_does_not_know_the_secret_is_refused(ends: Ends) -> None:
+    ends.at_dispatcher.sendall(b"c" * 32)
+
+    def claim() -> None:
+        hello = ends.at_dispatcher.recv(72, socket.MSG_WAITALL)
+        said = hello[8:40] + b"c" * 32
+        ends.at_dispatcher.sendall(hmac.digest(OTHER, b"dispatcher:" + said, "sha256"))
+
+    with ThreadPoolExecutor(1) as other:
+        claimed = other.submit(claim)
+        with pytest.raises(Refused, match="said to be the dispatcher"):
+            greeted(ends.at_lane, SECRET, 5)
+        claimed.result(10)
+
+
+def test_a_dispatcher_cannot_prove_itself_with_the_lanes_own_words(ends: Ends) -> None:
+    ends.at_dispatcher.sendall(b"c" * 32)
+
+    def reflect() -> None:
+        ends.at_dispatcher.sendall(ends.at_dispatcher.recv(72, socket.MSG_WAITALL)[40:])
+
+    with ThreadPoolExecutor(1) as other:
+        reflected = other.submit(reflect)
+        with pytest.raises(Refused, match="said to be the dispatcher"):
+            greeted(ends.at_lane, SECRET, 5)
+        reflected.result(10)
+
+
+def test_a_hello_that_was_overheard_opens_nothing() -> None:
+    hello, answer = _overheard()
+    with closing(Ends()) as again, ThreadPoolExecutor(1) as other:
+        asked = other.submit(answered, again.at_dispatcher, SECRET)
+        again.at_lane.sendall(hello)
+        with pytest.raises(Refused, match="does not know the secret"):
+            asked.result(10)
+    with closing(Ends()) as again, ThreadPoolExecutor(1) as other:
+        greeting = other.submit(greeted, again.at_lane, SECRET, 5)
+        again.at_dispatcher.sendall(answer)
+        with pytest.raises(Refused, match="said to be the dispatcher"):
+            greeting.result(10)
+
+
+def _overheard() -> tuple[bytes, bytes]:
+    """What both ends of a good greeting said."""
+    with closing(Ends()) as lane, closing(Ends()) as dispatcher, ThreadPoolExecutor(2) as others:
+        answering = others.submit(answered, dispatcher.at_dispatcher, SECRET)
+        greeting = others.submit(greeted, lane.at_lane, SECRET, 5)
+        challenge = dispatcher.at_lane.recv(32, socket.MSG_WAITALL)
+        lane.at_dispatcher.sendall(challenge)
+        hello = lane.at_dispatcher.recv(72, socket.MSG_WAITALL)
+        dispatcher.at_lane.sendall(hello)
+        proof = dispatcher.at_lane.recv(32, socket.MSG_WAITALL)
+        lane.at_dispatcher.sendall(proof)
+        assert answering.result(10)[0] == 5
+        greeting.result(10)
+    return hello, challenge + proof
+
+
+def test_nobody_greets_for_longer_than_the_limit(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "GREETING_S", 0.3)
+    ended = threading.Event()
+
+    def drip() -> None:
+        while not ended.wait(0.05):
+            ends.at_lane.send(b"x")
+
+    with ThreadPoolExecutor(1) as other:
+        other.submit(drip)
+        began_s = time.monotonic()
+        with pytest.raises(Refused, match="did not say who it is"):
+            answered(ends.at_dispatcher, SECRET)
+        ended.set()
+    assert time.monotonic() - began_s < 1
+
+
+# What is heard
+
+
+def test_a_message_that_was_overheard_is_not_heard_again(ends: Ends) -> None:
+    to_lane, from_lane = ends.greet()
+    from_lane.send(Ask())
+    frame = ends.at_dispatcher.recv(1_000, socket.MSG_PEEK)
+    assert to_lane.receive() == Ask()
+    ends.at_lane.sendall(frame)
+    assert to_lane.receive() is None
+
+
+def test_a_message_is_not_heard_by_the_one_who_sent_it(ends: Ends) -> None:
+    to_lane, from_lane = ends.greet()
+    to_lane.send(Cut(7))
+    ends.at_lane.sendall(ends.at_lane.recv(1_000, socket.MSG_PEEK))
+    assert to_lane.receive() is None
+    assert from_lane.receive() == Cut(7)
+
+
+@pytest.mark.parametrize("sealed", [False, True], ids=["as it comes", "by one who has the key"])
+def test_no_bytes_do_harm(sealed: bool) -> None:
+    random_ = dice(f"wire {sealed}")
+    good = [msgspec.msgpack.encode(message) for message in (*FROM_LANE, *TO_LANE)]
+    tracemalloc.start()
+    try:
+        for _ in range(MUTANTS):
+            data = random_.choice(good)
+            _heard(_frame(_mutant(random_, data)) if sealed else _mutant(random_, _frame(data)))
+        most_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert most_bytes < 2 * MESSAGE_BYTES_MAX
+
+
+KEY = b"k" * 32
+
+
+def _frame(data: bytes, size: int | None = None) -> bytes:
+    size = len(data) if size is None else size
+    return connection._HEAD.pack(size, connection._seal(KEY, 0, data)) + data
+
+
+def _heard(frames: bytes) -> list[Any]:
+    """Everything heard until the end; it ends, and nothing is raised."""
+    one, other = socket.socketpair()
+    with ExitStack() as stack:
+        ear = Wire(stack.enter_context(one), connection._from_lane, (KEY, KEY))
+        stack.enter_context(other)
+        other.sendall(frames)
+        other.close()
+        return list(iter(ear.receive, None))
+
+
+def _mutant(random_: random.Random, data: bytes) -> bytes:
+    made = bytearray(data)
+    for _ in range(random_.randint(1, 4)):
+        at = random_.randrange(len(made) + 1)
+        match random_.randrange(6):
+            case 0:
+                made[at : at + 1] = bytes([random_.randrange(256)])
+            case 1:
+                del made[at:]
+            case 2:
+                made[at:at] = random_.randbytes(random_.randint(1, 300))
+            case 3:
+                made[at:at] = random_.choice(_HEAVY)
+            case 4:
+                made[:4] = random_.choice((b"\xff" * 4, b"\x00\x10\x00\x01", b"\x00" * 4))
+            case _:
+                made *= 2
+    return bytes(made[:100_000])
+
+
+_HEAVY = [
+    b"\xdd\xff\xff\xff\xff",  # an array of 2**32 - 1
+    b"\xdf\xff\xff\xff\xff",  # a map
+    b"\xdb\xff\xff\xff\xff",  # a text
+    b"\xc6\xff\xff\xff\xff",  # bytes
+    b"\x91" * 20_000,  # arrays in arrays
+    b"\x81\xa1x" * 20_000,  # maps in maps
+    b"\x81\xa4type\xa3ask",
+    b"\xa2\xff\xfe",  # no UTF-8
+]
+
+
+def test_more_than_a_message_can_be_is_not_read(ends: Ends) -> None:
+    to_lane, _ = ends.greet()
+    ends.at_lane.sendall(_frame(b"x" * 50_000, size=MESSAGE_BYTES_MAX + 1))
+    tracemalloc.start()
+    assert to_lane.receive() is None
+    most_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most_bytes < 10_000
+    assert len(ends.at_dispatcher.recv(100_000)) >= 45_000, "most are where they were"
+
+
+def test_a_size_alone_takes_no_memory(ends: Ends) -> None:
+    to_lane, _ = ends.greet()
+    ends.at_lane.sendall(_frame(b"x", size=MESSAGE_BYTES_MAX))
+    ends.at_lane.shutdown(socket.SHUT_WR)
+    tracemalloc.start()
+    assert to_lane.receive() is None
+    most_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most_bytes < 100_000
+
+
+def test_a_message_that_nobody_would_hear_is_not_sent(ends: Ends) -> None:
+    to_lane, from_lane = ends.greet()
+    with pytest.raises(ValueError, match="at most"):
+        from_lane.send(Unfit("x" * MESSAGE_BYTES_MAX))
+    from_lane.send(Ask())
+    assert to_lane.receive() == Ask()
+
+
+def test_the_dispatcher_does_not_wait_for_ever_for_one_who_does_not_read(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "SEND_S_MAX", 0.3)
+    to_lane, _ = ends.greet()
+    began_s = time.monotonic()
+
+    def send_all() -> None:
+        for _ in range(100):
+            to_lane.send(Verdict("stop", why="x" * 100_000))
+
+    with pytest.raises(BlockingIOError):
+        send_all()
+    assert time.monotonic() - began_s < 5
+    assert to_lane.receive() is None, "what is half sent is the end"
+
+
+def test_hanging_up_ends_a_thread_that_receives(ends: Ends) -> None:
+    to_lane, _ = ends.greet()
+    with ThreadPoolExecutor(1) as other:
+        heard = other.submit(to_lane.receive)
+        to_lane.hang_up()
+        assert heard.result(10) is None
+
+
+# Addresses
+
+
+@pytest.mark.parametrize("address", ["unix:", "tcp:127.0.0.1:0", "tcp:localhost:0"])
+def test_a_lane_calls_where_the_dispatcher_listens(address: str) -> None:
+    made, where = listening(address)
+    with made, ThreadPoolExecutor(1) as other:
+        calling = other.submit(called, where, SECRET, 9)
+        connected, _ = made.accept()
+        lane, to_lane = answered(connected, SECRET)
+        from_lane = calling.result(10)
+        from_lane.send(Ask())
+        assert (lane, to_lane.receive()) == (9, Ask())
+        from_lane.close()
+        to_lane.close()
+
+
+@pytest.mark.parametrize("address", ["tcp:0.0.0.0:0", "tcp:[::]:0", "tcp:example.org:0"])
+def test_others_than_this_machine_are_let_in_only_if_that_is_said(address: str) -> None:
+    with pytest.raises(BadSetting, match="others than this machine"):
+        listening(address)
+
+
+def test_others_are_let_in_if_that_is_said() -> None:
+    made, where = listening("tcp:0.0.0.0:0", beyond_this_host=True)
+    made.close()
+    assert where.startswith("tcp:0.0.0.0:")
+    assert not where.endswith(":0")
+
+
+@pytest.mark.parametrize(
+    "address", ["", "unix", "udp:127.0.0.1:1", "tcp:", "tcp:127.0.0.1", "tcp:127.0.0.1:x", "tcp::1"]
+)
+def test_an_address_that_is_none_is_refused(address: str) -> None:
+    with pytest.raises(BadSetting, match="write it as"):
+        listening(address)
+    with pytest.raises(BadSetting, match="write it as"):
+        called(address, SECRET, 0)
+
+
+@pytest.mark.parametrize("address", ["unix:@headrace-nobody", "unix:/" + "x" * 200, "tcp:[::1]:1"])
+def test_where_nobody_listens_a_lane_is_told_so(address: str) -> None:
+    with pytest.raises(Refused, match="does not answer"):
+        called(address, SECRET, 0)
+
+
+def test_where_nobody_can_listen_that_is_said() -> None:
+    with pytest.raises(Refused, match="cannot listen"):
+        listening("unix:/nowhere/at/all")

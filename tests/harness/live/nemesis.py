@@ -1,0 +1,252 @@
+"""What is done to the processes and the disk of a live run: drawn from a seed, kind by kind."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from tests.harness.live.disk import Disk
+from tests.harness.live.evidence import Evidence, told
+from tests.harness.live.processes import Life, Yard
+
+STOPS = (0.5, 0.9, 1.5, 3.0)
+"""Of a session."""
+
+PAUSE_S = (0.1, 0.9)
+"""Between two faults."""
+
+MEMBER_POINTS = (
+    "consumer.before-commit:kill@3",
+    "consumer.after-commit:kill@3",
+    "consumer.revoked:kill@1",
+    "consumer.before-commit:stop@3",
+    "consumer.after-commit:stop@3",
+    "consumer.revoked:stop@1",
+    "write.locked:stop@6",
+    "write.before-commit:kill@8",
+    "write.after-commit:kill@8",
+)
+PRODUCER_POINTS = (
+    "write.locked:kill@9",
+    "write.before-commit:kill@9",
+    "write.after-commit:kill@9",
+    "write.acknowledged:kill@9",
+    "write.locked:stop@9",
+)
+TAKEN_S_MAX = 20.0
+LOOK_S = 0.1
+
+SLOW = "write.before-commit:sleep=0.3"
+NO_ROOM = "write.before-commit:enospc"
+
+
+class Nemesis(Protocol):
+    def tick(self) -> None:
+        """Do what is due."""
+
+    def heal(self) -> None:
+        """Take back what lasts."""
+
+
+class Chaos:
+    """A bit of everything, at random moments, several at once."""
+
+    def __init__(
+        self, yard: Yard, disk: Disk, evidence: Evidence, dice: random.Random, session_s: float
+    ) -> None:
+        self._yard = yard
+        self._disk = disk
+        self._evidence = evidence
+        self._dice = dice
+        self._session_s = session_s
+        self._deck: list[Callable[[], None]] = []
+        self._next_s = time.monotonic()
+        self._later: list[tuple[float, Callable[[], None]]] = []
+        yard.fails = {"member": MEMBER_POINTS, "producer": PRODUCER_POINTS}
+        yard.stops_s = tuple(share * session_s for share in STOPS[1:])
+
+    def tick(self) -> None:
+        now_s = time.monotonic()
+        for item in [item for item in self._later if item[0] <= now_s]:
+            self._later.remove(item)
+            item[1]()
+        if now_s >= self._next_s:
+            self._next_s = now_s + self._dice.uniform(*PAUSE_S)
+            if not self._deck:
+                self._deck = self._shuffled()
+            self._deck.pop()()
+
+    def heal(self) -> None:
+        self._later.clear()
+        self._room()
+
+    def _shuffled(self) -> list[Callable[[], None]]:
+        """Every kind of fault, the common ones more than once."""
+        deck = [
+            *[self._kill_member] * 3,
+            *[self._stop_member] * 4,
+            *[self._term_member] * 3,
+            *[self._kill_producer] * 2,
+            self._stop_producer,
+            self._term_producer,
+            self._twin,
+            self._fill,
+            self._slow,
+            *[self._zombie] * 2,
+            self._all_at_once,
+        ]
+        self._dice.shuffle(deck)
+        return deck
+
+    def _some(self, kind: str, *, ready: bool = False) -> Life | None:
+        """One that nothing was done to; mostly one at work, sometimes one that is starting. The
+        last member at work is spared: where nobody works, nothing can go wrong."""
+        active = [life for life in self._yard.lives.values() if life.kind == kind and life.active]
+        working = [life for life in active if self._yard.ready(life)]
+        if kind == "member" and len(working) < 2:
+            return None
+        chosen = working if ready or self._dice.random() < 0.85 else active
+        return self._dice.choice(chosen) if chosen else None
+
+    def _kill_member(self) -> None:
+        if life := self._some("member"):
+            self._yard.kill(life)
+
+    def _kill_producer(self) -> None:
+        if life := self._some("producer"):
+            self._yard.kill(life)
+
+    def _stop_member(self) -> None:
+        if life := self._some("member"):
+            self._yard.stop(life, self._dice.choice(STOPS) * self._session_s)
+
+    def _stop_producer(self) -> None:
+        if life := self._some("producer"):
+            self._yard.stop(life, self._dice.choice(STOPS) * self._session_s)
+
+    def _term_member(self) -> None:
+        if life := self._some("member"):
+            self._yard.term(life)
+
+    def _term_producer(self) -> None:
+        if life := self._some("producer"):
+            self._yard.term(life)
+
+    def _twin(self) -> None:
+        if life := self._some("member", ready=True):
+            self._yard.twin(life)
+
+    def _zombie(self) -> None:
+        """One that will be stopped with records done and not committed."""
+        if life := self._some("member"):
+            self._yard.term(life, Zombies.POINT)
+
+    def _slow(self) -> None:
+        self._for_a_while(self._dice.choice(["member", "producer"]), SLOW)
+
+    def _fill(self) -> None:
+        self._evidence.tell("full")
+        if not self._disk.mounted:
+            self._for_a_while("producer", NO_ROOM)
+            return
+        self._disk.fill()
+        self._later.append((time.monotonic() + self._dice.uniform(0.7, 2.0), self._room))
+
+    def _room(self) -> None:
+        self._disk.free()
+        self._evidence.tell("room")
+
+    def _for_a_while(self, kind: str, fail: str) -> None:
+        life = self._some(kind)
+        if life is None:
+            return
+        self._yard.term(life, fail)
+
+        def over() -> None:
+            now = self._yard.lives.get(life.slot)
+            if now is not None and now.fail == fail and now.active:
+                self._yard.term(now, "")
+
+        self._later.append((time.monotonic() + self._dice.uniform(1.5, 3), over))
+
+    def _all_at_once(self) -> None:
+        self._stop_member()
+        self._stop_member()
+        self._kill_member()
+        self._dice.choice([self._stop_producer, self._kill_producer])()
+
+
+class Zombies:
+    """One member after the other is stopped with records done and not committed, until others have
+    its shards."""
+
+    POINT = "consumer.before-commit:stop@2"
+
+    def __init__(self, yard: Yard, evidence: Path) -> None:
+        self._yard = yard
+        self._evidence = evidence
+        self._slots = [slot for slot in yard.lives if slot.startswith("m")]
+        self._armed: str | None = None
+        self._look_s = 0.0
+        yard.stops_s = (TAKEN_S_MAX,)
+
+    def tick(self) -> None:
+        if self._armed is None:
+            life = self._yard.lives.get(self._slots[0])
+            if life is not None and life.active:
+                self._armed = life.slot
+                self._yard.term(life, self.POINT)
+            return
+        if time.monotonic() < self._look_s:
+            return
+        self._look_s = time.monotonic() + LOOK_S
+        life = self._yard.lives.get(self._armed)
+        if life is not None and life.resume_s is not None and self._taken(life):
+            self._yard.resume(life)
+            self._slots = [*self._slots[1:], self._slots[0]]
+            self._armed = None
+
+    def _taken(self, life: Life) -> bool:
+        """Whether others have what it had when it was stopped."""
+        epochs: dict[int, int] = {}
+        held: dict[int, int] = {}
+        for line in told(self._evidence, "m"):
+            if line["what"] == "grant":
+                epochs[line["shard"]] = max(line["epoch"], epochs.get(line["shard"], 0))
+                if line["by"] == life.label:
+                    held[line["shard"]] = line["epoch"]
+            elif line["what"] in ("release", "lost") and line["by"] == life.label:
+                held.pop(line["shard"], None)
+        return all(epochs[shard] > epoch for shard, epoch in held.items())
+
+    def heal(self) -> None:
+        pass
+
+
+class Impatience:
+    """Producers are killed the moment they tell of an acknowledgement, while commits are slow."""
+
+    POINT = "write.before-commit:sleep=0.2"
+
+    def __init__(self, yard: Yard, evidence: Path) -> None:
+        self._yard = yard
+        self._evidence = evidence
+        self._slots = [slot for slot in yard.lives if slot.startswith("p")]
+        for slot in self._slots:
+            self._yard.term(yard.lives[slot], self.POINT)
+
+    def tick(self) -> None:
+        for slot in self._slots:
+            life = self._yard.lives.get(slot)
+            if life is None or not life.active:
+                continue
+            if not life.fail:
+                self._yard.term(life, self.POINT)
+            elif any(line["what"] == "ack" for line in told(self._evidence, life.label)):
+                self._yard.kill(life, self.POINT)
+
+    def heal(self) -> None:
+        pass

@@ -1,0 +1,164 @@
+"""One live run: processes, faults, rest, and the verdict on what they told."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import headrace
+from headrace.core.errors import UnknownGroup
+from headrace.testing.children import dice
+from tests.harness.live.checker import Verdict, bound_s, judged
+from tests.harness.live.disk import Disk, small_disk
+from tests.harness.live.evidence import Evidence, told
+from tests.harness.live.history import History
+from tests.harness.live.load import GROUP, SHARDS, STREAM, name_of
+from tests.harness.live.nemesis import Chaos, Impatience, Nemesis, Zombies
+from tests.harness.live.processes import Settings, Yard
+
+MEMBERS = ("m1", "m2", "m3", "m4")
+PRODUCERS = ("p1", "p2")
+SESSION_S = 1.0
+HEARTBEAT_S = 0.25
+TICK_S = 0.01
+START_S_MAX = 60.0
+REST_HEARTBEATS = 10
+DISK_BYTES = 24 * 2**20
+DISK_BYTES_PER_S = 2**20
+
+Plan = Literal["chaos", "zombies", "impatience"]
+SABOTAGE = {"fencing": "member", "early-ack": "producer"}
+
+
+class LiveRun:
+    def __init__(
+        self, place: Path, seed: str, seconds: float, *, plan: Plan = "chaos", sabotage: str = ""
+    ) -> None:
+        self.evidence = place / "evidence"
+        self.evidence.mkdir()
+        self._place = place
+        self._seed = seed
+        self._seconds = seconds
+        self._plan = plan
+        self._sabotage = {SABOTAGE[sabotage]: sabotage} if sabotage else {}
+        self._tells = Evidence(self.evidence, "harness")
+
+    def verdict(self) -> Verdict:
+        nbytes = DISK_BYTES + int(self._seconds * DISK_BYTES_PER_S)
+        with small_disk(self._place / "disk", nbytes) as disk:
+            self._run(disk)
+        return judged(History(told(self.evidence)))
+
+    def _run(self, disk: Disk) -> None:
+        settings = Settings(disk.hub, self.evidence, SESSION_S, HEARTBEAT_S, self._sabotage)
+        self._tells.tell("run", seed=self._seed, session=SESSION_S, heartbeat=HEARTBEAT_S)
+        yard = Yard(settings, self._tells, dice("live yard", self._seed))
+        with headrace.open(disk.hub) as hub:
+            hub.create_stream(STREAM, shards=SHARDS)
+            try:
+                self._live(yard, disk, hub)
+            finally:
+                yard.end_all()
+            self._tell_final(hub)
+
+    def _live(self, yard: Yard, disk: Disk, hub: headrace.Hub) -> None:
+        for slot in (*MEMBERS, *PRODUCERS):
+            yard.start(slot)
+        self._until(yard, lambda: self._ready(yard), START_S_MAX, "begin")
+        nemesis = self._nemesis(yard, disk, dice("live nemesis", self._seed))
+        end_s = time.monotonic() + self._seconds
+        while time.monotonic() < end_s:
+            nemesis.tick()
+            yard.tick()
+            time.sleep(TICK_S)
+        self._tells.tell("quiet")
+        nemesis.heal()
+        yard.heal()
+        self._until(yard, lambda: yard.settled and self._ready(yard), 2 * START_S_MAX, "healed")
+        self._for(yard, self._rest_s(bound_s(History([]))))
+        yard.restarting = False
+        self._end(yard, PRODUCERS)
+        self._tells.tell("produced")
+        self._until(yard, lambda: self._lag(hub) == 0, START_S_MAX, "consumed")
+        self._for(yard, self._rest_s(REST_HEARTBEATS * HEARTBEAT_S))
+        owned = [standing.owner for standing in hub.groups.load(GROUP).shards.values()]
+        names = [life.name for life in yard.lives.values()]
+        self._tells.tell("shares", members={name: owned.count(name) for name in names})
+        self._tells.tell("over")
+        self._end(yard, MEMBERS)
+
+    def _nemesis(self, yard: Yard, disk: Disk, random: random.Random) -> Nemesis:
+        match self._plan:
+            case "chaos":
+                return Chaos(yard, disk, self._tells, random, SESSION_S)
+            case "zombies":
+                return Zombies(yard, self.evidence)
+            case "impatience":
+                return Impatience(yard, self.evidence)
+
+    def _ready(self, yard: Yard) -> bool:
+        """Whether everybody is there and at work."""
+        everybody = len(yard.lives) == len(MEMBERS) + len(PRODUCERS)
+        return everybody and all(map(yard.ready, yard.lives.values()))
+
+    def _until(
+        self, yard: Yard, condition: Callable[[], bool], within_s: float, stage: str
+    ) -> None:
+        """Wait for it, and tell when it was so; that it never was is the checker's to judge."""
+        end_s = time.monotonic() + within_s
+        while not condition():
+            if time.monotonic() > end_s:
+                self._tells.tell("late", stage=stage)
+                return
+            yard.tick()
+            time.sleep(TICK_S)
+        self._tells.tell(stage)
+
+    def _for(self, yard: Yard, seconds: float) -> None:
+        end_s = time.monotonic() + seconds
+        while time.monotonic() < end_s:
+            yard.tick()
+            time.sleep(TICK_S)
+
+    def _rest_s(self, seconds: float) -> float:
+        """Only chaos has to come to rest: other plans look for one thing that goes wrong."""
+        return seconds if self._plan == "chaos" else 0.0
+
+    def _end(self, yard: Yard, slots: tuple[str, ...]) -> None:
+        for slot in slots:
+            if slot in yard.lives:
+                yard.term(yard.lives[slot])
+        while any(slot in yard.lives for slot in slots):
+            yard.tick()
+            time.sleep(TICK_S)
+
+    def _lag(self, hub: headrace.Hub) -> int:
+        try:
+            positions = hub.groups.positions(hub.groups.load(GROUP))
+        except UnknownGroup:
+            return -1
+        return sum(position.lag for position in positions.values())
+
+    def _tell_final(self, hub: headrace.Hub) -> None:
+        stream = hub.stream(STREAM)
+        positions = hub.groups.positions(hub.groups.load(GROUP))
+        checkpoints = {shard.index: position.next for shard, position in positions.items()}
+        for shard in range(SHARDS):
+            bounds = stream.bounds(shard)
+            values = []
+            expected = bounds.start
+            for record in stream.read(shard):
+                gap = "" if record.offset == expected else f"gap before {record.offset} "
+                values.append(gap + name_of(record.data))
+                expected = record.offset + 1
+            self._tells.tell(
+                "final",
+                shard=shard,
+                start=bounds.start,
+                end=bounds.end,
+                checkpoint=checkpoints.get(shard, 0),
+                values=values,
+            )

@@ -1,0 +1,67 @@
+"""A replica is stopped with all that belongs to it: Java and lanes are in groups of their own."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.testing.children import Child, until
+from headrace.tools.proof.process_tree import (
+    Relative,
+    family_of,
+    is_there,
+    send,
+    stands_still,
+    stop_family,
+)
+
+pytestmark = pytest.mark.slow
+
+PARENT = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", sys.argv[1]], start_new_session=True)
+print(child.pid, flush=True)
+child.wait()
+"""
+CHILD = """
+import os, time
+if os.fork() == 0:
+    os.setpgid(0, 0)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def parent() -> Iterator[Child]:
+    with Child(["-c", PARENT, CHILD]) as child:
+        child.line()
+        until(lambda: len(family_of(child.pid)) == 3, "child and grandchild are there")
+        family = family_of(child.pid)
+        yield child
+        send(family, signal.SIGKILL)
+
+
+def test_all_of_a_family_stands_still_and_goes_on(parent: Child) -> None:
+    stopped = stop_family(parent.pid)
+    assert len(stopped) == 3
+    until(lambda: all(stands_still(each.pid) for each in stopped), "all are stopped")
+    send(stopped, signal.SIGCONT)
+    until(lambda: not any(stands_still(each.pid) for each in stopped), "all go on")
+
+
+def test_those_left_behind_are_still_known(parent: Child) -> None:
+    first, *others = family_of(parent.pid)
+    parent.kill()
+    assert not is_there(first)
+    assert all(map(is_there, others))
+    send(others, signal.SIGKILL)
+    until(lambda: not any(map(is_there, others)), "they are gone")
+
+
+def test_another_process_of_the_same_number_is_not_meant(parent: Child) -> None:
+    send([Relative(parent.pid, "0")], signal.SIGKILL)
+    assert Path(f"/proc/{parent.pid}").exists()
+    assert parent.process.poll() is None
