@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.backends.copy_by_producer import MarkedCopying
+from headrace.backends.copy_by_producer import CopyByProducer
 from headrace.backends.lmdb.backend import LmdbBackend
 from headrace.backends.memory import MemoryBackend
 from headrace.core.model import StreamInfo
@@ -66,7 +66,7 @@ class RecordsOnly(MemoryBackend):
         self.capabilities.require("store")
         return False
 
-    def copying(self, stream: StreamInfo, shard: int, origin: str) -> MarkedCopying:
+    def copying(self, stream: StreamInfo, shard: int, origin: str) -> CopyByProducer:
         self.capabilities.require("copying")
         return super().copying(stream, shard, origin)
 

@@ -17,7 +17,7 @@ from headrace.backends.memory import MemoryBackend
 from headrace.consumers.consumer import Consumer
 from headrace.consumers.reader import Limits
 from headrace.core.model import Record, ShardId
-from headrace.core.ports import Backend, Begin, Commit, End, Grant, Lease, Lost, Turn
+from headrace.core.ports import Backend, Begin, Commit, End, Grant, GrantNews, Lease, Lost
 from headrace.core.store_keys import epoch_token
 from headrace.hub.hub import Hub
 from headrace.testing.children import until
@@ -41,7 +41,7 @@ def hub(backend: MemoryBackend) -> Iterator[Hub]:
 class Scripted:
     """A membership that says what it is told to say."""
 
-    def __init__(self, *said: Sequence[Turn]) -> None:
+    def __init__(self, *said: Sequence[GrantNews]) -> None:
         self.lease = Lease(inf)
         self.released: list[Grant] = []
         self._said = list(said)
@@ -49,7 +49,7 @@ class Scripted:
     def join(self) -> None:
         pass
 
-    def changes(self) -> list[Turn]:
+    def changes(self) -> list[GrantNews]:
         return list(self._said.pop(0)) if self._said else []
 
     def release(self, grants: Sequence[Grant]) -> None:

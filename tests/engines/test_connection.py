@@ -20,16 +20,16 @@ from headrace.core.errors import BadSetting, Refused
 from headrace.engines import connection
 from headrace.engines.connection import (
     MESSAGE_BYTES_MAX,
+    Connection,
     FromLane,
     ToLane,
     Unfit,
-    Wire,
-    answered,
-    called,
+    accept,
+    dial,
     greeted,
-    listening,
+    listen,
 )
-from headrace.lanes.protocol import Ask, Close, Cut, Failed, Progress, Report, Verdict, Work
+from headrace.lanes.protocol import Ask, Close, Cut, Failed, Judged, Progress, Report, Work
 from headrace.testing.children import dice
 
 SECRET, OTHER = b"s" * 32, b"o" * 32
@@ -39,7 +39,7 @@ WORK = Work(
     number=7, computation="bill", stream="shop/orders", stream_id=3, shard=1, token=b"token",
     start=10, end=74, warm=True, attempts=b"attempts",
 )  # fmt: skip
-TO_LANE: list[ToLane] = [WORK, Verdict("retry", 1.5, "why"), Cut(7), Close()]
+TO_LANE: list[ToLane] = [WORK, Judged("retry", 1.5, "why"), Cut(7), Close()]
 FROM_LANE: list[FromLane] = [
     Ask(),
     Failed(7, 2, True),
@@ -55,9 +55,9 @@ class Ends:
     def __init__(self) -> None:
         self.at_dispatcher, self.at_lane = socket.socketpair()
 
-    def greet(self, secret: bytes = SECRET, lane: int = 5) -> tuple[Wire, Wire]:
+    def greet(self, secret: bytes = SECRET, lane: int = 5) -> tuple[Connection, Connection]:
         with ThreadPoolExecutor(1) as other:
-            answer = other.submit(answered, self.at_dispatcher, SECRET)
+            answer = other.submit(accept, self.at_dispatcher, SECRET)
             from_lane = greeted(self.at_lane, secret, lane)
             number, to_lane = answer.result(10)
         assert number == lane
@@ -102,7 +102,7 @@ def test_a_lane_that_does_not_know_the_secret_is_refused(ends: Ends) -> None:
     with ThreadPoolExecutor(1) as other:
         lane = other.submit(greeted, ends.at_lane, OTHER, 5)
         with pytest.raises(Refused, match="does not know the secret"):
-            answered(ends.at_dispatcher, SECRET)
+            accept(ends.at_dispatcher, SECRET)
         ends.at_dispatcher.close()
         with pytest.raises(Refused):
             lane.result(10)
@@ -139,7 +139,7 @@ def test_a_dispatcher_cannot_prove_itself_with_the_lanes_own_words(ends: Ends) -
 def test_a_hello_that_was_overheard_opens_nothing() -> None:
     hello, answer = _overheard()
     with closing(Ends()) as again, ThreadPoolExecutor(1) as other:
-        asked = other.submit(answered, again.at_dispatcher, SECRET)
+        asked = other.submit(accept, again.at_dispatcher, SECRET)
         again.at_lane.sendall(hello)
         with pytest.raises(Refused, match="does not know the secret"):
             asked.result(10)
@@ -153,7 +153,7 @@ def test_a_hello_that_was_overheard_opens_nothing() -> None:
 def _overheard() -> tuple[bytes, bytes]:
     """What both ends of a good greeting said."""
     with closing(Ends()) as lane, closing(Ends()) as dispatcher, ThreadPoolExecutor(2) as others:
-        answering = others.submit(answered, dispatcher.at_dispatcher, SECRET)
+        answering = others.submit(accept, dispatcher.at_dispatcher, SECRET)
         greeting = others.submit(greeted, lane.at_lane, SECRET, 5)
         challenge = dispatcher.at_lane.recv(32, socket.MSG_WAITALL)
         lane.at_dispatcher.sendall(challenge)
@@ -180,7 +180,7 @@ def test_nobody_greets_for_longer_than_the_limit(
         other.submit(drip)
         began_s = time.monotonic()
         with pytest.raises(Refused, match="did not say who it is"):
-            answered(ends.at_dispatcher, SECRET)
+            accept(ends.at_dispatcher, SECRET)
         ended.set()
     assert time.monotonic() - began_s < 1
 
@@ -232,7 +232,7 @@ def _heard(frames: bytes) -> list[Any]:
     """Everything heard until the end; it ends, and nothing is raised."""
     one, other = socket.socketpair()
     with ExitStack() as stack:
-        ear = Wire(stack.enter_context(one), connection._from_lane, (KEY, KEY))
+        ear = Connection(stack.enter_context(one), connection._from_lane, (KEY, KEY))
         stack.enter_context(other)
         other.sendall(frames)
         other.close()
@@ -310,7 +310,7 @@ def test_the_dispatcher_does_not_wait_for_ever_for_one_who_does_not_read(
 
     def send_all() -> None:
         for _ in range(100):
-            to_lane.send(Verdict("stop", why="x" * 100_000))
+            to_lane.send(Judged("stop", why="x" * 100_000))
 
     with pytest.raises(BlockingIOError):
         send_all()
@@ -331,11 +331,11 @@ def test_hanging_up_ends_a_thread_that_receives(ends: Ends) -> None:
 
 @pytest.mark.parametrize("address", ["unix:", "tcp:127.0.0.1:0", "tcp:localhost:0"])
 def test_a_lane_calls_where_the_dispatcher_listens(address: str) -> None:
-    made, where = listening(address)
+    made, where = listen(address)
     with made, ThreadPoolExecutor(1) as other:
-        calling = other.submit(called, where, SECRET, 9)
+        calling = other.submit(dial, where, SECRET, 9)
         connected, _ = made.accept()
-        lane, to_lane = answered(connected, SECRET)
+        lane, to_lane = accept(connected, SECRET)
         from_lane = calling.result(10)
         from_lane.send(Ask())
         assert (lane, to_lane.receive()) == (9, Ask())
@@ -346,11 +346,11 @@ def test_a_lane_calls_where_the_dispatcher_listens(address: str) -> None:
 @pytest.mark.parametrize("address", ["tcp:0.0.0.0:0", "tcp:[::]:0", "tcp:example.org:0"])
 def test_others_than_this_machine_are_let_in_only_if_that_is_said(address: str) -> None:
     with pytest.raises(BadSetting, match="others than this machine"):
-        listening(address)
+        listen(address)
 
 
 def test_others_are_let_in_if_that_is_said() -> None:
-    made, where = listening("tcp:0.0.0.0:0", beyond_this_host=True)
+    made, where = listen("tcp:0.0.0.0:0", beyond_this_host=True)
     made.close()
     assert where.startswith("tcp:0.0.0.0:")
     assert not where.endswith(":0")
@@ -361,17 +361,17 @@ def test_others_are_let_in_if_that_is_said() -> None:
 )
 def test_an_address_that_is_none_is_refused(address: str) -> None:
     with pytest.raises(BadSetting, match="write it as"):
-        listening(address)
+        listen(address)
     with pytest.raises(BadSetting, match="write it as"):
-        called(address, SECRET, 0)
+        dial(address, SECRET, 0)
 
 
 @pytest.mark.parametrize("address", ["unix:@headrace-nobody", "unix:/" + "x" * 200, "tcp:[::1]:1"])
 def test_where_nobody_listens_a_lane_is_told_so(address: str) -> None:
     with pytest.raises(Refused, match="does not answer"):
-        called(address, SECRET, 0)
+        dial(address, SECRET, 0)
 
 
 def test_where_nobody_can_listen_that_is_said() -> None:
     with pytest.raises(Refused, match="cannot listen"):
-        listening("unix:/nowhere/at/all")
+        listen("unix:/nowhere/at/all")

@@ -16,15 +16,15 @@ import headrace
 from headrace.core.computations.attempts import Attempts
 from headrace.core.computations.dispatch import Dispatch, Duty, Rules
 from headrace.core.computations.policy import Policy
-from headrace.core.computations.verdict import Judge
+from headrace.core.computations.verdict import FailureJudge
 from headrace.core.errors import Refused
 from headrace.core.model import ShardId
 from headrace.core.ports import Grant
 from headrace.engines import connection, lane_server
-from headrace.engines.connection import Unfit, Wire, called, greeted
+from headrace.engines.connection import Connection, Unfit, dial, greeted
 from headrace.engines.engine import Progress as Seen
-from headrace.engines.lane_server import GREETINGS_MAX, Switchboard
-from headrace.lanes.protocol import Ask, Close, Cut, Failed, Progress, Report, Verdict, Work
+from headrace.engines.lane_server import GREETINGS_MAX, LaneServer
+from headrace.lanes.protocol import Ask, Close, Cut, Failed, Judged, Progress, Report, Work
 from headrace.replica.dispatcher import Dispatcher
 from headrace.testing.children import until
 
@@ -41,14 +41,14 @@ def files() -> int:
 
 @pytest.fixture
 def dispatcher() -> Dispatcher:
-    judge = Judge(Policy(retries=3))
+    judge = FailureJudge(Policy(retries=3))
     return Dispatcher(Dispatch({"bill": Rules()}, 2, "pool"), {"bill": judge}, on_call=lambda: None)
 
 
 @pytest.fixture(params=["unix:", "tcp:127.0.0.1:0"])
-def board(dispatcher: Dispatcher, request: pytest.FixtureRequest) -> Iterator[Switchboard]:
+def board(dispatcher: Dispatcher, request: pytest.FixtureRequest) -> Iterator[LaneServer]:
     open_files = files()
-    board = Switchboard(dispatcher, request.param)
+    board = LaneServer(dispatcher, request.param)
     board.open()
     yield board
     board.close()
@@ -65,12 +65,12 @@ def begin(dispatcher: Dispatcher, end: int = 10) -> None:
     )  # fmt: skip
 
 
-def call(board: Switchboard, lane: int = 0) -> Wire:
+def call(board: LaneServer, lane: int = 0) -> Connection:
     board.expect(lane)
-    return called(board.address, board.secret, lane)
+    return dial(board.address, board.secret, lane)
 
 
-def test_a_lane_gets_work_and_tells_how_it_goes(board: Switchboard, dispatcher: Dispatcher) -> None:
+def test_a_lane_gets_work_and_tells_how_it_goes(board: LaneServer, dispatcher: Dispatcher) -> None:
     lane = call(board)
     assert not board.has_asked(0)
     lane.send(Ask())
@@ -83,7 +83,7 @@ def test_a_lane_gets_work_and_tells_how_it_goes(board: Switchboard, dispatcher: 
     lane.send(Progress(work.number, 4))
     until(lambda: board.progress(0) == Seen(work.number, 4), "how far it is")
     lane.send(Failed(work.number, 1, True))
-    assert lane.receive() == Verdict("retry", 1.0)
+    assert lane.receive() == Judged("retry", 1.0)
     lane.send(Report(number=work.number, next=10, outcome="done", records=10))
     lane.send(Ask())
     until(lambda: dispatcher.at(DUTY, b"1") == 10, "it is done")
@@ -94,7 +94,7 @@ def test_a_lane_gets_work_and_tells_how_it_goes(board: Switchboard, dispatcher: 
 
 
 def test_a_lane_that_is_silent_while_it_works_is_not_known_to_be_anywhere(
-    board: Switchboard, monkeypatch: pytest.MonkeyPatch
+    board: LaneServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lane = call(board)
     lane.send(Progress(1, 4))
@@ -104,7 +104,7 @@ def test_a_lane_that_is_silent_while_it_works_is_not_known_to_be_anywhere(
     lane.close()
 
 
-def test_a_slice_is_told_to_end_once(board: Switchboard) -> None:
+def test_a_slice_is_told_to_end_once(board: LaneServer) -> None:
     lane = call(board)
     lane.send(Progress(1, 4))
     until(lambda: board.progress(0), "it is there")
@@ -117,7 +117,7 @@ def test_a_slice_is_told_to_end_once(board: Switchboard) -> None:
     board.cut(7, 1)
 
 
-def test_a_lane_says_why_it_cannot_work_and_is_heard_out(board: Switchboard) -> None:
+def test_a_lane_says_why_it_cannot_work_and_is_heard_out(board: LaneServer) -> None:
     lane = call(board)
     lane.send(Unfit("no such file"))
     lane.close()
@@ -127,33 +127,33 @@ def test_a_lane_says_why_it_cannot_work_and_is_heard_out(board: Switchboard) -> 
     assert board.unfit(0) is None
 
 
-def test_only_a_lane_that_is_expected_is_heard_and_only_once(board: Switchboard) -> None:
+def test_only_a_lane_that_is_expected_is_heard_and_only_once(board: LaneServer) -> None:
     lane = call(board, 3)
     lane.send(Ask())
     until(lambda: board.has_asked(3), "it is heard")
     for number in (3, 4, 2**64 - 1):
         with pytest.raises(Refused):
-            called(board.address, board.secret, number)
+            dial(board.address, board.secret, number)
     assert not board.has_asked(4)
     board.hang_up(3)
     assert lane.receive() is None
     lane.close()
 
 
-def test_one_that_is_given_up_before_it_calls_is_turned_away(board: Switchboard) -> None:
+def test_one_that_is_given_up_before_it_calls_is_turned_away(board: LaneServer) -> None:
     board.expect(1)
     board.hang_up(1)
     with pytest.raises(Refused):
-        called(board.address, board.secret, 1)
+        dial(board.address, board.secret, 1)
 
 
 def test_who_does_not_know_the_secret_learns_nothing(
-    board: Switchboard, caplog: pytest.LogCaptureFixture
+    board: LaneServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(5):
         board.expect(0)
         with pytest.raises(Refused):
-            called(board.address, b"x" * 32, 0)
+            dial(board.address, b"x" * 32, 0)
     until(lambda: "does not know the secret" in caplog.text, "it is said")
     lines = [line for line in caplog.messages if "turned away" in line]
     assert len(lines) == 1, "not one line for each of them"
@@ -163,7 +163,7 @@ def test_who_does_not_know_the_secret_learns_nothing(
 
 
 def test_one_that_hangs_up_without_a_word_is_nothing_to_warn_of(
-    board: Switchboard, caplog: pytest.LogCaptureFixture
+    board: LaneServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """So does a lane that is killed while it begins, as all are when one of them cannot."""
     caplog.set_level("INFO", logger="headrace")
@@ -174,7 +174,7 @@ def test_one_that_hangs_up_without_a_word_is_nothing_to_warn_of(
     assert [record for record in caplog.records if record.levelname == "WARNING"] == []
 
 
-def test_callers_who_say_nothing_keep_nobody_out(board: Switchboard) -> None:
+def test_callers_who_say_nothing_keep_nobody_out(board: LaneServer) -> None:
     family, place = connection._place(board.address)
     with ExitStack() as stack:
         for number in range(3 * GREETINGS_MAX):
@@ -190,7 +190,7 @@ def test_callers_who_say_nothing_keep_nobody_out(board: Switchboard) -> None:
 
 
 def test_who_calls_while_no_file_can_be_opened_is_let_in_later(
-    board: Switchboard, caplog: pytest.LogCaptureFixture
+    board: LaneServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     family, place = connection._place(board.address)
     board.expect(0)
@@ -211,7 +211,7 @@ def test_who_calls_while_no_file_can_be_opened_is_let_in_later(
 
 
 def test_a_lane_that_goes_while_it_waits_leaves_nothing(
-    board: Switchboard, dispatcher: Dispatcher
+    board: LaneServer, dispatcher: Dispatcher
 ) -> None:
     for number in range(20):
         lane = call(board, number)
@@ -225,7 +225,7 @@ def test_a_lane_that_goes_while_it_waits_leaves_nothing(
 
 
 def test_a_lane_that_says_what_cannot_be_is_lost_alone(
-    board: Switchboard, dispatcher: Dispatcher
+    board: LaneServer, dispatcher: Dispatcher
 ) -> None:
     good, bad, mad = call(board, 0), call(board, 1), call(board, 2)
     bad.send(Report(number=77, next=10, outcome="done"))
@@ -242,20 +242,20 @@ def test_a_lane_that_says_what_cannot_be_is_lost_alone(
 def test_another_user_is_turned_away(
     dispatcher: Dispatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    board = Switchboard(dispatcher)
+    board = LaneServer(dispatcher)
     board.open()
     own = os.geteuid()
     board.expect(0)
     with monkeypatch.context() as patched:
         patched.setattr(os, "geteuid", lambda: own + 1)
         with pytest.raises(Refused):
-            called(board.address, board.secret, 0)
-    called(board.address, board.secret, 0).close()
+            dial(board.address, board.secret, 0)
+    dial(board.address, board.secret, 0).close()
     board.close()
 
 
 def test_what_is_closed_lets_nobody_in(dispatcher: Dispatcher) -> None:
-    board = Switchboard(dispatcher)
+    board = LaneServer(dispatcher)
     board.open()
     with ThreadPoolExecutor(1) as other, socket.socket(socket.AF_UNIX) as silent:
         silent.connect(connection._place(board.address)[1])
@@ -267,9 +267,9 @@ def test_what_is_closed_lets_nobody_in(dispatcher: Dispatcher) -> None:
         lane.close()
     until(lambda: not threads(), "no thread is left", 10, threads)
     with pytest.raises(Refused, match="does not answer"):
-        called(board.address, board.secret, 1)
+        dial(board.address, board.secret, 1)
 
 
 def test_one_that_was_never_opened_can_be_closed(dispatcher: Dispatcher) -> None:
-    Switchboard(dispatcher).close()
+    LaneServer(dispatcher).close()
     assert not threads()

@@ -49,7 +49,7 @@ from headrace.core.groups.events import (
 )
 from headrace.core.groups.group import Group
 from headrace.core.model import Bounds, RecordId, ShardId, Slice, StreamInfo
-from headrace.core.ports import Append, Backend, Commit, Grant, Reading, Sign, StreamSpec
+from headrace.core.ports import Append, Backend, Commit, Grant, ReadResult, Sign, StreamSpec
 from headrace.core.records.batch import Batch, Row
 from headrace.groups.admin import Groups
 from headrace.groups.coordinator import Coordinator
@@ -269,7 +269,7 @@ def test_latency_is_the_age_of_the_record_before_the_checkpoint_while_there_is_l
 class Damaging(MemoryBackend):
     """One whose records cannot be read."""
 
-    def read(self, stream: StreamInfo, shard: int, start: int, *_: Any, **__: Any) -> Reading:
+    def read(self, stream: StreamInfo, shard: int, start: int, *_: Any, **__: Any) -> ReadResult:
         raise BadBatch(stream.name, shard, start, start + 1, "not what was written")
 
 

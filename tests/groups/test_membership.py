@@ -16,7 +16,7 @@ from headrace.core.model import StreamInfo
 from headrace.core.ports import Begin, End, Lost, StreamSpec
 from headrace.groups.coordinator import Coordinator
 from headrace.groups.membership import GroupMembership, MemberSettings
-from headrace.groups.observer import Lookout
+from headrace.groups.observer import Observer
 from headrace.groups.subscription import Subscription
 from headrace.testing.children import until
 
@@ -182,7 +182,7 @@ def test_who_gave_a_sign_while_the_store_was_slow_is_watched_a_whole_session_fro
     backend.liveness.beat(GROUP, *silent, 0)
     Coordinator(backend).apply(GROUP, Join(*silent, (), balanced))
     assert first._seat is not None
-    lookout = Lookout(
+    lookout = Observer(
         backend, Subscription("orders"), home, first._seat, 3.0, clock=lambda: home.now_s
     )
     home.takes_s = 4.0

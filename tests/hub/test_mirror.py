@@ -24,7 +24,7 @@ from headrace.core.errors import (
     Unsupported,
 )
 from headrace.core.model import Bounds, StreamInfo
-from headrace.core.ports import Append, Capabilities, Place, Producer, Reading
+from headrace.core.ports import Append, Capabilities, Place, Producer, ReadResult
 from headrace.core.records.batch import COMMIT_BYTES_MAX, Batch, Row
 from headrace.hub import mirror as module
 from headrace.hub.hub import Hub
@@ -66,11 +66,11 @@ class Sparse(MemoryBackend):
         *,
         max_records: int,
         max_bytes: int,
-    ) -> Reading:
+    ) -> ReadResult:
         stop = self.bounds(stream, shard).end if end is None else end
         first, behind = self._record(start), self._record(stop)
         if first >= behind:
-            return Reading((), stop)
+            return ReadResult((), stop)
         dense = super().read(
             stream, shard, first, behind, max_records=max_records, max_bytes=max_bytes
         )
@@ -83,7 +83,7 @@ class Sparse(MemoryBackend):
             )
             for batch in dense.batches
         ]
-        return Reading(batches, stop if dense.next >= behind else self._offset(dense.next))
+        return ReadResult(batches, stop if dense.next >= behind else self._offset(dense.next))
 
     def _offset(self, record: int) -> int:
         return self.FIRST + 2 * record
@@ -359,12 +359,12 @@ def test_of_two_at_once_one_ends_and_nothing_is_doubled(
 
 def test_a_record_that_is_too_large_is_named(there: Hub) -> None:
     class Large(Sparse):
-        def read(self, *arguments: object, **limits: object) -> Reading:
+        def read(self, *arguments: object, **limits: object) -> ReadResult:
             reading = super().read(*arguments, **limits)  # type: ignore[arg-type]
             large = [row._replace(data=bytes(COMMIT_BYTES_MAX)) for row in reading.batches[0].rows]
             offsets = reading.batches[0].offsets
             batch = Batch(rows=large, stream=NAME, shard=0, offsets=offsets)
-            return Reading([batch], reading.next)
+            return ReadResult([batch], reading.next)
 
     with Hub(Large()) as source:
         stream = source.create_stream(NAME, shards=1).info

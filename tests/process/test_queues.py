@@ -9,7 +9,7 @@ import time
 import pytest
 
 from headrace.process.queues import taken_within
-from headrace.process.wakeup import Bell
+from headrace.process.wakeup import Wakeup
 
 
 def test_what_is_there_is_taken_and_what_comes_is_waited_for() -> None:
@@ -40,7 +40,7 @@ def test_a_wait_for_a_queue_ends_although_its_time_is_over_at_once() -> None:
 
 
 def test_a_wait_for_a_bell_ends_although_its_time_is_over_at_once() -> None:
-    bell = Bell()
+    bell = Wakeup()
 
     def wait() -> None:
         for _ in range(20_000):
@@ -50,7 +50,7 @@ def test_a_wait_for_a_bell_ends_although_its_time_is_over_at_once() -> None:
 
 
 def test_a_bell_rung_often_is_heard_once() -> None:
-    bell = Bell()
+    bell = Wakeup()
     bell.ring()
     bell.ring()
     assert bell.wait(0)

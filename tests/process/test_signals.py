@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import headrace
-from headrace.backends.lmdb.map_lock import Gate, Place
+from headrace.backends.lmdb.map_lock import MapLock, Place
 
 _CLOSING = """
 import os, signal, sys, threading, time
@@ -97,7 +97,7 @@ def test_a_handler_that_raises_leaves_a_hub_that_can_be_closed_and_opened(tmp_pa
 
 
 def test_a_place_whose_frame_is_gone_keeps_nobody_out() -> None:
-    gate = Gate()
+    gate = MapLock()
     place = Place()
     gate.enter(place)
     entered = threading.Event()

@@ -18,7 +18,7 @@ class Marked(Records, Store, Protocol):
     """Records, and the marks of those who append them among its small values."""
 
 
-class MarkedCopying:
+class CopyByProducer:
     def __init__(self, backend: Marked, stream: StreamInfo, shard: int, origin: str) -> None:
         check_shard(stream, shard)
         backend.bounds(stream, shard)  # or it is told at once that the stream is gone

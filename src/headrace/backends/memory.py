@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.backends.copy_by_producer import MarkedCopying
+from headrace.backends.copy_by_producer import CopyByProducer
 from headrace.core import store_keys, transaction
 from headrace.core.errors import Closed, HeadraceError, ShardClosed, StreamExists, UnknownStream
 from headrace.core.model import Bounds, StreamInfo, even_shards
@@ -24,13 +24,13 @@ from headrace.core.ports import (
     Commit,
     Place,
     Producer,
-    Reading,
+    ReadResult,
     Sign,
     StreamSpec,
     Versioned,
 )
 from headrace.core.records.batch import Batch
-from headrace.core.records.limits import Room, check_commit_bytes, check_shard, check_start
+from headrace.core.records.limits import ReadBudget, check_commit_bytes, check_shard, check_start
 from headrace.core.records.schema import SCHEMA
 from headrace.core.transaction import Part
 
@@ -154,12 +154,12 @@ class MemoryBackend:
         *,
         max_records: int,
         max_bytes: int,
-    ) -> Reading:
+    ) -> ReadResult:
         with self._reading():
             records = self._records(stream, shard)
             check_start(stream, shard, start, Bounds(records.start, records.end))
             stop = records.end if end is None else min(end, records.end)
-            room = Room(max_records, max_bytes)
+            room = ReadBudget(max_records, max_bytes)
             batches: list[Batch] = []
             at = start
             for batch in records.batches[bisect_right(records.ends, start) :]:
@@ -170,7 +170,7 @@ class MemoryBackend:
                     break
                 batches.append(taken)
                 at += len(taken)
-            return Reading(batches, at)
+            return ReadResult(batches, at)
 
     def bounds(self, stream: StreamInfo, shard: int) -> Bounds:
         with self._reading():
@@ -281,8 +281,8 @@ class MemoryBackend:
 
     # The rest
 
-    def copying(self, stream: StreamInfo, shard: int, origin: str) -> MarkedCopying:
-        return MarkedCopying(self, stream, shard, origin)
+    def copying(self, stream: StreamInfo, shard: int, origin: str) -> CopyByProducer:
+        return CopyByProducer(self, stream, shard, origin)
 
     def describe(self) -> dict[str, Any]:
         with self._reading():

@@ -20,7 +20,7 @@ from headrace.cli.streams import as_json
 from headrace.tools.demo.scene import Eye, Scene
 from headrace.tools.demo.script import RECORDS, REPLICAS, SECONDS, SHARDS, order
 from headrace.tools.proof.engine_choice import LOCAL, SPARK
-from headrace.tools.proof.proof import Order, Progress
+from headrace.tools.proof.proof import Order, ProofProgress
 
 
 @click.command()
@@ -78,7 +78,7 @@ class _Watching:
         self._busy = self.latest
         """The last scene with records still to come."""
 
-    def tell(self, progress: Progress) -> None:
+    def tell(self, progress: ProofProgress) -> None:
         self.latest = scene = self._eye.look(progress, time.monotonic())
         if scene.records < scene.records_all:
             self._busy = scene

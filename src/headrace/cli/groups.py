@@ -18,7 +18,7 @@ from headrace.core.names import checked_name
 from headrace.core.quantities import seconds
 from headrace.core.redaction import shown_place
 from headrace.groups.admin import Groups
-from headrace.groups.positions import Seek, Where
+from headrace.groups.positions import Seek, SeekTo
 from headrace.ops.attempts_views import because, brief
 from headrace.ops.explain import told
 from headrace.ops.ranges import shown_shards
@@ -294,7 +294,7 @@ def _shard(text: str) -> ShardId:
     return ShardId(checked_name(stream), int(index))
 
 
-def _where(text: str) -> Where:
+def _where(text: str) -> SeekTo:
     if text == "earliest":
         return "earliest"
     if text == "latest":

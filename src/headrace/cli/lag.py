@@ -12,11 +12,11 @@ from headrace.cli import render
 from headrace.cli.streams import as_json
 from headrace.core.redaction import shown_place
 from headrace.groups.admin import Groups
-from headrace.groups.kept_progress import Progress
+from headrace.groups.kept_progress import GroupProgress
 from headrace.ops.views import lag_views, latency_views
 from headrace.streams.encoding import now_ms
 
-_View = Callable[[Groups, Progress, bool], list[dict[str, Any]]]
+_View = Callable[[Groups, GroupProgress, bool], list[dict[str, Any]]]
 
 
 def _options(command: Callable[..., None]) -> Callable[..., None]:
@@ -47,12 +47,12 @@ def latency(hub: str, /, **asked: Any) -> None:
     _show(hub, _latency, **asked)
 
 
-def _lag(groups: Groups, come: Progress, each: bool) -> list[dict[str, Any]]:
+def _lag(groups: Groups, come: GroupProgress, each: bool) -> list[dict[str, Any]]:
     unread = groups.unread(come.positions)
     return lag_views(come.group, come.positions, unread, now_ms(), each=each)
 
 
-def _latency(groups: Groups, come: Progress, each: bool) -> list[dict[str, Any]]:
+def _latency(groups: Groups, come: GroupProgress, each: bool) -> list[dict[str, Any]]:
     last = groups.last_read(come.positions)
     return latency_views(come.group, come.positions, last, now_ms(), each=each)
 

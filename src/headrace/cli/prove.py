@@ -27,7 +27,7 @@ from headrace.lanes.loading import load_topology
 from headrace.spark.session.needs import check_java, check_packages
 from headrace.tools.proof.certificate import Certificate
 from headrace.tools.proof.engine_choice import LOCAL, PROCESSES, SPARK
-from headrace.tools.proof.proof import Order, Progress, Proof, Tell
+from headrace.tools.proof.proof import Order, Proof, ProofProgress, Tell
 from headrace.tools.proof.sample import Example, read_sample
 from headrace.tools.proof.scratch import real_streams
 
@@ -159,7 +159,7 @@ class _Bars:
         self._deeds: TaskID = self.bars.add_task("disturbances", note="", total=None)
         self._records: TaskID = self.bars.add_task("records", note="", total=None)
 
-    def tell(self, progress: Progress) -> None:
+    def tell(self, progress: ProofProgress) -> None:
         self.bars.update(
             self._deeds, completed=progress.deeds, total=progress.deeds_all, note=progress.last
         )
@@ -176,7 +176,7 @@ class _Lines:
         self._said_s = time.monotonic()
         self._stage = ""
 
-    def tell(self, progress: Progress) -> None:
+    def tell(self, progress: ProofProgress) -> None:
         now_s = time.monotonic()
         if progress.stage == self._stage and now_s - self._said_s < SAY_S:
             return

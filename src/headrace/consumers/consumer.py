@@ -16,8 +16,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.consumers.held_shard import Holding, Piece
-from headrace.consumers.held_shards import Hands
+from headrace.consumers.held_shard import Handout, HeldShard
+from headrace.consumers.held_shards import HeldShards
 from headrace.consumers.keeper import Keeper
 from headrace.consumers.reader import Limits, Reader
 from headrace.core.errors import BadSetting, Closed, ForkedHandle, UnknownStream
@@ -25,12 +25,12 @@ from headrace.core.model import Record, ShardId
 from headrace.core.ports import Backend, Membership
 from headrace.core.quantities import Duration, seconds
 from headrace.process.shutdown import on_exit, on_sigterm
-from headrace.streams.start import Positions, Start, Where, offset_of
+from headrace.streams.start import Start, StartPolicy, Where, offset_of
 
 log = logging.getLogger("headrace")
 
 ShardRef = int | ShardId
-Told = Callable[[list[ShardId]], object]
+GrantCallback = Callable[[list[ShardId]], object]
 
 POLL_S_MIN = 0.0005
 POLL_S_MAX = 0.004
@@ -75,8 +75,8 @@ class Consumer:
         commit_every_s: float,
         handler_s_max: float,
         auto_mark: bool,
-        on_grant: Told | None,
-        on_revoke: Told | None,
+        on_grant: GrantCallback | None,
+        on_revoke: GrantCallback | None,
     ) -> None:
         self.name = name
         self.group = group
@@ -86,8 +86,8 @@ class Consumer:
         self._named = frozenset(named)
         self._on_grant = on_grant
         self._on_revoke = on_revoke
-        self._hands = Hands(auto_mark=auto_mark, tells_ends=on_revoke is not None)
-        positions = Positions(backend, start)
+        self._hands = HeldShards(auto_mark=auto_mark, tells_ends=on_revoke is not None)
+        positions = StartPolicy(backend, start)
         self._keeper = Keeper(
             backend,
             membership,
@@ -287,7 +287,7 @@ class Consumer:
 
     # Handing out
 
-    def _next_piece(self, until_s: float = inf, *, whole: bool = False) -> Piece | None:
+    def _next_piece(self, until_s: float = inf, *, whole: bool = False) -> Handout | None:
         """What is to be handed out next; None at the end, or when the time is over."""
         self._check_process()
         self._worker = threading.current_thread()
@@ -311,7 +311,7 @@ class Consumer:
                 return None
             self._rest(patience, min(until_s, self._reader.again_s))
 
-    def _piece_at_hand(self) -> Piece | None:
+    def _piece_at_hand(self) -> Handout | None:
         """What is left of what is being handed out. Asking for the next record, its user says that
         those before are done."""
         hands = self._hands
@@ -327,7 +327,7 @@ class Consumer:
             self._keeper.wake()
         return hands.piece if now_s < self._lease.until_s else None
 
-    def _piece_found(self, now_s: float, whole: bool) -> Piece | None:
+    def _piece_found(self, now_s: float, whole: bool) -> Handout | None:
         hands = self._hands
         with hands.lock:
             turns = hands.in_turn()
@@ -362,7 +362,7 @@ class Consumer:
         finally:
             keeper.is_relieved = False
 
-    def _whole_piece(self, until_s: float, *, looped: bool) -> tuple[Piece | None, int, int]:
+    def _whole_piece(self, until_s: float, *, looped: bool) -> tuple[Handout | None, int, int]:
         """The next piece, all of it handed out, and the rows that were."""
         while (piece := self._next_piece(until_s, whole=True)) is not None:
             piece.whole, piece.is_looped = True, looped
@@ -438,7 +438,7 @@ class Consumer:
             raise BadSetting(f"shard {shard!r}: name the stream too, ShardId(stream, index)")
         return ShardId(streams.pop(), shard)
 
-    def _holding(self, shard: ShardRef) -> Holding:
+    def _holding(self, shard: ShardRef) -> HeldShard:
         wanted = self._shard(shard)
         holding = self._hands.holdings.get(wanted)
         if holding is None or holding.ending_s is not None:

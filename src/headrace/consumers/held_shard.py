@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Iterator
 from operator import length_hint
 
-from headrace.core.groups.checkpoint import Marks
+from headrace.core.groups.checkpoint import HandedOut
 from headrace.core.model import Record, ShardId
-from headrace.core.ports import Grant, Reading
+from headrace.core.ports import Grant, ReadResult
 from headrace.core.records.batch import Batch
 
 TURN_S = 0.05
@@ -19,7 +19,7 @@ STRIDE_MAX = 128
 FIRST_TURN = 16
 
 
-class Piece:
+class Handout:
     """Some rows of a batch, being handed out one by one or all together."""
 
     __slots__ = (
@@ -27,7 +27,7 @@ class Piece:
         "whole",
     )  # fmt: skip
 
-    def __init__(self, holding: Holding, batch: Batch, begin: int, end: int, next: int) -> None:
+    def __init__(self, holding: HeldShard, batch: Batch, begin: int, end: int, next: int) -> None:
         self.holding = holding
         self.batch = batch
         self.begin = begin
@@ -70,7 +70,7 @@ class Piece:
         return self.next if row >= self.end else self.batch.offsets[row]
 
 
-class Holding:
+class HeldShard:
     """Touched under the lock of `Hands` only."""
 
     def __init__(self, grant: Grant, start: int) -> None:
@@ -80,7 +80,7 @@ class Holding:
         """Where the log is read next."""
         self.more = True
         """There may be something to read there."""
-        self.marks = Marks(start)
+        self.marks = HandedOut(start)
         self.ending_s: float | None = None
         """When it is let go at the latest; None while it is held."""
         self.told_end = False
@@ -108,7 +108,7 @@ class Holding:
         nbytes = sum(flying[2] for flying in self._flying)
         return records_max - records, bytes_max - nbytes
 
-    def take_in(self, reading: Reading) -> None:
+    def take_in(self, reading: ReadResult) -> None:
         self.at = reading.next
         self.few_since_s = None
         self._ahead.extend(reading.batches)
@@ -116,17 +116,17 @@ class Holding:
         nbytes = sum(batch.nbytes for batch in reading.batches)
         self._flying.append((reading.next, records, nbytes))
 
-    def piece(self, records_max: int) -> Piece:
+    def piece(self, records_max: int) -> Handout:
         """The next records, all of one batch."""
         batch, begin = self._ahead[0], self._row
         end = min(begin + records_max, len(batch))
         if end < len(batch):
             self._row = end
-            return Piece(self, batch, begin, end, batch.offsets[end])
+            return Handout(self, batch, begin, end, batch.offsets[end])
         self._ahead.popleft()
         self._row = 0
         behind = self._ahead[0].offsets[0] if self._ahead else self.at
-        return Piece(self, batch, begin, end, behind)
+        return Handout(self, batch, begin, end, behind)
 
     def go_on_at(self, offset: int) -> None:
         """Read there next. What was read ahead is dropped, or was never there."""

@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from headrace.consumers.held_shard import Holding, Piece
+from headrace.consumers.held_shard import Handout, HeldShard
 from headrace.core.errors import Fenced
-from headrace.core.groups.checkpoint import Marks
+from headrace.core.groups.checkpoint import HandedOut
 from headrace.core.model import Bounds, Record, ShardId, Slice
 from headrace.core.ports import Grant
 
@@ -28,17 +28,17 @@ UNSTORED_TOLD = 100
 class Uncommitted(NamedTuple):
     """What is done in a shard and not stored."""
 
-    holding: Holding
+    holding: HeldShard
     done: Slice
 
 
-class Hands:
+class HeldShards:
     def __init__(self, *, auto_mark: bool, tells_ends: bool) -> None:
         # Entered as a lock, never as a condition: a signal handler may interrupt its owner.
         self.lock = threading.RLock()
-        self.holdings: dict[ShardId, Holding] = {}
+        self.holdings: dict[ShardId, HeldShard] = {}
         self.paused: set[ShardId] = set()
-        self.piece: Piece | None = None
+        self.piece: Handout | None = None
         """What is being worked on."""
         self.begun: list[ShardId] = []
         """Granted, and the user does not know yet."""
@@ -53,13 +53,13 @@ class Hands:
         self._auto_mark = auto_mark
         self._tells_ends = tells_ends
         self._order: deque[ShardId] = deque()
-        self._unstored: dict[Holding, Bounds] = {}
+        self._unstored: dict[HeldShard, Bounds] = {}
         """What was handed out and could not be committed any more."""
 
     # The keeper's side
 
     def begin(self, grant: Grant, start: int) -> None:
-        holding = Holding(grant, start)
+        holding = HeldShard(grant, start)
         with self.lock:
             if holding.shard not in self.holdings:
                 self._order.append(holding.shard)
@@ -88,7 +88,7 @@ class Hands:
             self._cut(holding)
             self._remove(holding)
 
-    def ready_to_go(self, now_s: float) -> list[Holding]:
+    def ready_to_go(self, now_s: float) -> list[HeldShard]:
         """What can be let go now: nobody works on it, or it cannot be waited for any longer."""
         with self.lock:
             return [
@@ -98,7 +98,7 @@ class Hands:
                 and (now_s >= holding.ending_s or self._is_idle(holding))
             ]
 
-    def let_go(self, holding: Holding, now_s: float) -> bool:
+    def let_go(self, holding: HeldShard, now_s: float) -> bool:
         """Whether it is let go: not while what is done can still be committed in time."""
         with self.lock:
             late = holding.ending_s is not None and now_s >= holding.ending_s
@@ -113,11 +113,11 @@ class Hands:
             self._remove(holding)
             return True
 
-    def holdings_now(self) -> list[Holding]:
+    def holdings_now(self) -> list[HeldShard]:
         with self.lock:
             return list(self.holdings.values())
 
-    def uncommitted(self, holdings: Sequence[Holding], now_s: float) -> list[Uncommitted]:
+    def uncommitted(self, holdings: Sequence[HeldShard], now_s: float) -> list[Uncommitted]:
         """What is done in these and not stored."""
         with self.lock:
             self._note(now_s)
@@ -207,7 +207,7 @@ class Hands:
             piece.holding.marks.take_back(rest)
             piece.holding.go_on_at(rest)
 
-    def in_turn(self) -> list[Holding]:
+    def in_turn(self) -> list[HeldShard]:
         """The shards that may be read, the one that has waited longest first."""
         return [
             holding
@@ -215,7 +215,7 @@ class Hands:
             if shard not in self.paused and (holding := self.holdings[shard]).ending_s is None
         ]
 
-    def take(self, holding: Holding, records_max: int) -> Piece:
+    def take(self, holding: HeldShard, records_max: int) -> Handout:
         """Hand out what was read ahead."""
         self._order.remove(holding.shard)
         self._order.append(holding.shard)
@@ -244,17 +244,17 @@ class Hands:
             else:
                 holding.marks.done(record.offset, now_s)
 
-    def pause(self, holding: Holding) -> None:
+    def pause(self, holding: HeldShard) -> None:
         with self.lock:
             self.paused.add(holding.shard)
             self._cut(holding)
 
-    def forsake(self, holding: Holding) -> None:
+    def forsake(self, holding: HeldShard) -> None:
         """Nothing of it is to be committed any more: it goes at once."""
         with self.lock:
             if self.piece is not None and self.piece.holding is holding:
                 self.drop(0.0)
-            holding.marks = Marks(holding.marks.committed)
+            holding.marks = HandedOut(holding.marks.committed)
             self._end(holding, 0.0)
             holding.ending_s = 0.0
 
@@ -264,41 +264,41 @@ class Hands:
             if self._auto_mark and self.piece is not None:
                 self._note(now_s, self.piece.given)
 
-    def ends_to_tell(self) -> list[Holding]:
+    def ends_to_tell(self) -> list[HeldShard]:
         with self.lock:
             return [h for h in self.holdings.values() if h.ending_s is not None and not h.told_end]
 
     # Below
 
-    def _under(self, grant: Grant) -> Holding | None:
+    def _under(self, grant: Grant) -> HeldShard | None:
         found = self.holdings.get(ShardId(grant.stream.name, grant.shard))
         return found if found is not None and found.grant.token == grant.token else None
 
-    def _end(self, holding: Holding, until_s: float) -> None:
+    def _end(self, holding: HeldShard, until_s: float) -> None:
         if holding.ending_s is None:
             holding.ending_s = until_s
             if self._tells_ends and self.piece is not None:
                 self.piece.cut()  # of whatever shard: its user is to be told, and comes for more
             self._cut(holding)
 
-    def _cut(self, holding: Holding) -> None:
+    def _cut(self, holding: HeldShard) -> None:
         if self.piece is not None and self.piece.holding is holding:
             self.piece.cut()
 
-    def _handed(self, holding: Holding) -> int:
+    def _handed(self, holding: HeldShard) -> int:
         """The offset behind what was handed out."""
         piece = self.piece
         if piece is not None and piece.holding is holding:
             return piece.offset(piece.given)
         return holding.marks.given
 
-    def _is_idle(self, holding: Holding) -> bool:
+    def _is_idle(self, holding: HeldShard) -> bool:
         working = self.piece is not None and self.piece.holding is holding
         unmarked = self.awaits_marks and holding.marks.unmarked > 0
         untold = self._tells_ends and not holding.told_end
         return not (working or unmarked or untold)
 
-    def _remove(self, holding: Holding) -> None:
+    def _remove(self, holding: HeldShard) -> None:
         handed = self._handed(holding)
         if handed > holding.marks.committed:
             self._unstored[holding] = Bounds(holding.marks.committed, handed)

@@ -10,8 +10,8 @@ import threading
 import time
 from collections.abc import Sequence
 
-from headrace.consumers.held_shard import Holding
-from headrace.consumers.held_shards import Hands
+from headrace.consumers.held_shard import HeldShard
+from headrace.consumers.held_shards import HeldShards
 from headrace.core.errors import (
     Fenced,
     HeadraceError,
@@ -22,8 +22,8 @@ from headrace.core.errors import (
 from headrace.core.model import ShardId, Slice, StreamInfo
 from headrace.core.ports import Backend, Begin, Commit, End, Grant, Lost, Membership
 from headrace.process.failpoints import failpoint
-from headrace.process.wakeup import Bell
-from headrace.streams.start import Positions
+from headrace.process.wakeup import Wakeup
+from headrace.streams.start import StartPolicy
 
 log = logging.getLogger("headrace")
 
@@ -39,9 +39,9 @@ class Keeper:
         self,
         backend: Backend,
         membership: Membership,
-        hands: Hands,
+        hands: HeldShards,
         *,
-        positions: Positions,
+        positions: StartPolicy,
         commit_every_s: float,
         handler_s_max: float,
         commits: bool,
@@ -55,12 +55,12 @@ class Keeper:
         self._commits = commits
         """Whether there is a group to commit to."""
         self._to_begin: dict[tuple[ShardId, bytes], Begin] = {}
-        self._wake = Bell()
+        self._wake = Wakeup()
         self._commit_again_s = 0.0
         self._finished_at_s = 0.0
         # Re-entrant: a signal handler may commit while its thread does.
         self._committing = threading.RLock()
-        self.news = Bell()
+        self.news = Wakeup()
         """Something has changed for whoever waits for records."""
         self.is_relieved = False
         """Somebody else looks whether anything is written, and tells."""
@@ -210,7 +210,7 @@ class Keeper:
 
     # What is done, and what is let go
 
-    def _store(self, holdings: Sequence[Holding], *, strict: bool = False) -> None:
+    def _store(self, holdings: Sequence[HeldShard], *, strict: bool = False) -> None:
         """Commit what is done in them."""
         with self._committing:
             done = self._hands.uncommitted(holdings, time.monotonic())
@@ -239,7 +239,7 @@ class Keeper:
             self._commit_again_s = time.monotonic() + RETRY_S
             log.warning("%d shards are not committed, tried again: %s", len(wrong), wrong[0])
 
-    def _let_go(self, ready: Sequence[Holding], now_s: float) -> None:
+    def _let_go(self, ready: Sequence[HeldShard], now_s: float) -> None:
         """Commit what is done in them, then release them."""
         failpoint("consumer.revoked")
         if now_s >= self._commit_again_s:

@@ -7,10 +7,10 @@ from math import inf
 from typing import Any, NamedTuple
 
 from headrace.codec.registry import find_codec
-from headrace.consumers.held_shard import Holding
+from headrace.consumers.held_shard import HeldShard
 from headrace.core.errors import OffsetOutOfRange, UnknownStream, Unreachable
 from headrace.core.model import StreamInfo
-from headrace.core.ports import Backend, Reading
+from headrace.core.ports import Backend, ReadResult
 from headrace.core.records.batch import Batch
 
 SCAN_S = 0.02
@@ -38,7 +38,7 @@ class Reader:
         backend: Backend,
         limits: Limits,
         decode: Callable[[bytes], Any] | None,
-        after_trim: Callable[[Holding, OffsetOutOfRange], int],
+        after_trim: Callable[[HeldShard, OffsetOutOfRange], int],
     ) -> None:
         self._backend = backend
         self._limits = limits
@@ -51,7 +51,7 @@ class Reader:
         self.again_s = inf
         """When to look again, although nothing was written."""
 
-    def found(self, turns: Sequence[Holding], now_s: float) -> Holding | None:
+    def found(self, turns: Sequence[HeldShard], now_s: float) -> HeldShard | None:
         """The first of these shards that has something to hand out; None when it has looked
         everywhere, and then what is written later differs from `seen`. While nobody answers there
         is nothing to hand out."""
@@ -67,7 +67,7 @@ class Reader:
         except Unreachable:
             return False
 
-    def _found(self, turns: Sequence[Holding], now_s: float) -> Holding | None:
+    def _found(self, turns: Sequence[HeldShard], now_s: float) -> HeldShard | None:
         self.again_s = inf
         scanned = now_s - self._scanned_s >= SCAN_S
         if scanned:
@@ -78,13 +78,13 @@ class Reader:
             holding = self._first(turns, now_s)
         return holding
 
-    def _first(self, turns: Sequence[Holding], now_s: float) -> Holding | None:
+    def _first(self, turns: Sequence[HeldShard], now_s: float) -> HeldShard | None:
         for holding in turns:
             if holding.ahead or (holding.more and self._read(holding, len(turns), now_s)):
                 return holding
         return None
 
-    def _scan(self, turns: Sequence[Holding], now_s: float) -> None:
+    def _scan(self, turns: Sequence[HeldShard], now_s: float) -> None:
         self._scanned_s = now_s
         self.seen = self._backend.changes()
         idle = [holding for holding in turns if not (holding.ahead or holding.more)]
@@ -92,7 +92,7 @@ class Reader:
         for holding, end in zip(idle, ends, strict=True):
             holding.more = end != holding.at
 
-    def _read(self, holding: Holding, shards: int, now_s: float) -> bool:
+    def _read(self, holding: HeldShard, shards: int, now_s: float) -> bool:
         """Whether there is now something ahead."""
         limits = self._limits
         share = max(limits.max_bytes // shards, 1)
@@ -118,10 +118,10 @@ class Reader:
         if not holding.more or self._too_few(holding, reading, now_s):
             return False
         batches = [self._decoded(grant.stream, batch) for batch in reading.batches]
-        holding.take_in(Reading(batches, reading.next))
+        holding.take_in(ReadResult(batches, reading.next))
         return True
 
-    def _too_few(self, holding: Holding, reading: Reading, now_s: float) -> bool:
+    def _too_few(self, holding: HeldShard, reading: ReadResult, now_s: float) -> bool:
         """Whether to wait for more: it is read again then, as nothing of it was kept."""
         limits = self._limits
         if limits.min_bytes <= 1 or sum(b.nbytes for b in reading.batches) >= limits.min_bytes:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
-from headrace.consumers.consumer import Consumer, Told
+from headrace.consumers.consumer import Consumer, GrantCallback
 from headrace.consumers.reader import Limits
 from headrace.core.errors import BadName, BadSetting
 from headrace.core.groups.allocators import Allocator, named
@@ -49,8 +49,8 @@ def made_consumer(
     auto_mark: bool,
     session: Duration,
     heartbeat: Duration,
-    on_grant: Told | None,
-    on_revoke: Told | None,
+    on_grant: GrantCallback | None,
+    on_revoke: GrantCallback | None,
     capacity: float,
     order: bool,
     create: bool,

@@ -109,7 +109,7 @@ class Place(NamedTuple):
         return self.base + row if self.offsets is None else self.offsets[row]
 
 
-class Reading(NamedTuple):
+class ReadResult(NamedTuple):
     """What a read found, and where to read next: behind gaps too, so never the last offset plus
     one."""
 
@@ -198,7 +198,7 @@ class Records(Protocol):
         *,
         max_records: int,
         max_bytes: int,
-    ) -> Reading:
+    ) -> ReadResult:
         """Records with ``start <= offset < end`` from the first on, at least one if there is any,
         within the limits.
 
@@ -357,7 +357,7 @@ class Lost:
     grant: Grant
 
 
-Turn = Begin | End | Lost
+GrantNews = Begin | End | Lost
 
 
 class Lease:
@@ -379,7 +379,7 @@ class Membership(Protocol):
     def join(self) -> None:
         """Take a place; or the reason why not, as an error."""
 
-    def changes(self) -> list[Turn]:
+    def changes(self) -> list[GrantNews]:
         """What has changed since the last call. To be called often: this is what keeps the place.
         `Replaced` or `UnknownGroup` if it is lost for good."""
 

@@ -30,10 +30,10 @@ from headrace.lanes.protocol import (
     Close,
     Cut,
     Failed,
+    Judged,
+    Logged,
     Progress,
     Report,
-    Said,
-    Verdict,
     Work,
 )
 
@@ -60,15 +60,15 @@ class Unfit(msgspec.Struct, tag="unfit", frozen=True):
     why: str
 
 
-FromLane = Ask | Failed | Report | Progress | Unfit | Said
-ToLane = Work | Verdict | Cut | Beat | Close
+FromLane = Ask | Failed | Report | Progress | Unfit | Logged
+ToLane = Work | Judged | Cut | Beat | Close
 
 _encode = msgspec.msgpack.Encoder().encode
 _from_lane = msgspec.msgpack.Decoder(FromLane)
 _to_lane = msgspec.msgpack.Decoder(ToLane)
 
 
-class Wire:
+class Connection:
     """One end of a connection; sends from any thread, receives from one."""
 
     def __init__(self, connected: socket.socket, decoder: Any, keys: tuple[bytes, bytes]) -> None:
@@ -149,7 +149,7 @@ class Wire:
         self._socket.close()
 
 
-def listening(address: str, *, beyond_this_host: bool = False) -> tuple[socket.socket, str]:
+def listen(address: str, *, beyond_this_host: bool = False) -> tuple[socket.socket, str]:
     """A socket that listens, and the address to call it by. ``unix:`` makes up a name, port 0 takes
     a free one."""
     if address == "unix:":
@@ -177,7 +177,7 @@ class Wordless(Refused):
     """A caller that hung up, or said nothing in time: perhaps a lane that was killed meanwhile."""
 
 
-def called(address: str, secret: bytes, lane: int) -> Wire:
+def dial(address: str, secret: bytes, lane: int) -> Connection:
     """The lane's end of a new connection; `Refused` if there is none to be had."""
     family, place = _place(address)
     connected = socket.socket(family, socket.SOCK_STREAM)
@@ -193,11 +193,11 @@ def called(address: str, secret: bytes, lane: int) -> Wire:
         raise
 
 
-def answered(
+def accept(
     connected: socket.socket,
     secret: bytes,
-    admits: Callable[[int, Wire], bool] = lambda lane, wire: True,
-) -> tuple[int, Wire]:
+    admits: Callable[[int, Connection], bool] = lambda lane, wire: True,
+) -> tuple[int, Connection]:
     """The dispatcher's end, and the number of the lane at the other; `Refused` if it does not know
     the secret, or is not admitted. Only then the other end hears that it may speak."""
     until_s = time.monotonic() + GREETING_S
@@ -212,7 +212,7 @@ def answered(
         raise Refused("it does not know the secret of this run")
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(SEND_S_MAX))
     (lane,) = _LANE.unpack(who)
-    wire = Wire(_alive(connected), _from_lane, _keys(secret, challenge + who + theirs))
+    wire = Connection(_alive(connected), _from_lane, _keys(secret, challenge + who + theirs))
     if not admits(lane, wire):
         raise Refused(f"nobody waits for a lane {lane}")
     connected.sendall(_proof(secret, b"dispatcher", theirs + challenge))
@@ -220,7 +220,7 @@ def answered(
     return lane, wire
 
 
-def greeted(connected: socket.socket, secret: bytes, lane: int) -> Wire:
+def greeted(connected: socket.socket, secret: bytes, lane: int) -> Connection:
     """The lane's end; `Refused` if the other one does not know the secret."""
     until_s = time.monotonic() + GREETING_S
     connected.settimeout(GREETING_S)
@@ -236,7 +236,7 @@ def greeted(connected: socket.socket, secret: bytes, lane: int) -> Wire:
         raise Refused("somebody who does not know the secret of this run said to be the dispatcher")
     connected.settimeout(None)
     to_lane, from_lane = _keys(secret, challenge + who + own)
-    return Wire(_alive(connected), _to_lane, (from_lane, to_lane))
+    return Connection(_alive(connected), _to_lane, (from_lane, to_lane))
 
 
 def _place(address: str) -> tuple[socket.AddressFamily, str | tuple[str, int]]:

@@ -9,9 +9,9 @@ import time
 import msgspec
 
 from headrace.core.errors import LaneLost
-from headrace.engines.connection import Wire
+from headrace.engines.connection import Connection
 from headrace.lanes.lane import Lane
-from headrace.lanes.protocol import Ask, Close, Cut, Failed, Progress, Report, Verdict, Work
+from headrace.lanes.protocol import Ask, Close, Cut, Failed, Judged, Progress, Report, Work
 
 PROGRESS_S = 0.1
 BEAT_S = 0.2
@@ -19,13 +19,13 @@ BEAT_S = 0.2
 REASON_CHARS_MAX = 10_000
 
 
-class RemoteDesk:
+class DispatcherClient:
     """The dispatcher at the other end of a wire."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: Connection) -> None:
         self._wire = wire
         self._work: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
-        self._verdicts: queue.SimpleQueue[Verdict | None] = queue.SimpleQueue()
+        self._verdicts: queue.SimpleQueue[Judged | None] = queue.SimpleQueue()
         self._is_closed = False
         self._is_over = False
         self._busy = threading.Event()
@@ -61,7 +61,7 @@ class RemoteDesk:
             self._busy.set()
         return work
 
-    def failed(self, lane: int, failed: Failed) -> Verdict:
+    def failed(self, lane: int, failed: Failed) -> Judged:
         self._wire.send(failed)
         verdict = self._verdicts.get()
         if verdict is None:
@@ -78,7 +78,7 @@ class RemoteDesk:
             match message:
                 case Work():
                     self._work.put(message)
-                case Verdict():
+                case Judged():
                     self._verdicts.put(message)
                 case Cut():
                     self._to_cut = message.number

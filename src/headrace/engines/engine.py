@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 from headrace.core.computations.settings import RunSettings
 from headrace.core.computations.topology import Topology
 from headrace.core.ports import Backend
-from headrace.lanes.bound import Kit
+from headrace.lanes.bound import BoundComputation
 from headrace.replica.dispatcher import Dispatcher
 
 
@@ -46,19 +46,19 @@ class Lanes(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class LaneWork:
     """What lanes shall work on."""
 
     topology: Topology
     backend: Backend
-    kits: Mapping[str, Kit]
+    kits: Mapping[str, BoundComputation]
     settings: RunSettings
     replica: str
     reference: str | None
     """Names the topology in other processes."""
 
 
-MadeLanes = Callable[[Dispatcher, int], Lanes]
+LaneFactory = Callable[[Dispatcher, int], Lanes]
 
-Engine = Callable[[Wanted], MadeLanes]
+Engine = Callable[[LaneWork], LaneFactory]
 """Where lanes shall live; raises what `headrace.start` raises if they cannot live there."""

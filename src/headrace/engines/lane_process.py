@@ -10,10 +10,10 @@ import sys
 from functools import partial
 
 from headrace.core.errors import HeadraceError
-from headrace.engines.connection import Wire, called
-from headrace.engines.lane_spec import Errand
+from headrace.engines.connection import Connection, dial
+from headrace.engines.lane_spec import LaneSpec
 from headrace.engines.lifeline import Lifeline
-from headrace.engines.remote_lane import worked
+from headrace.engines.remote_lane import run_lane
 
 STDIN = 0
 
@@ -25,16 +25,16 @@ def main() -> None:
     line = _first_line()
     if not line.endswith(b"\n"):
         sys.exit(1)  # nobody is there any more
-    errand = Errand.from_line(line)
+    errand = LaneSpec.from_line(line)
     lifeline = Lifeline(_set_apart(STDIN), errand.parent)
     lifeline.hold()
     try:
-        wire = called(errand.address, errand.secret, errand.lane)
+        wire = dial(errand.address, errand.secret, errand.lane)
     except HeadraceError as why:
         log.warning("lane %d ends: %s", errand.lane, why)
         sys.exit(1)
     os.register_at_fork(after_in_child=partial(_forget, wire, lifeline))
-    sys.exit(0 if worked(errand, wire) is None else 1)
+    sys.exit(0 if run_lane(errand, wire) is None else 1)
 
 
 def _first_line() -> bytes:
@@ -61,7 +61,7 @@ def _leave_signals_to_parent() -> None:
         signal.signal(number, lambda *_: None)
 
 
-def _forget(wire: Wire, lifeline: Lifeline) -> None:
+def _forget(wire: Connection, lifeline: Lifeline) -> None:
     """A fork of a handler is no lane: it says nothing, and ends by the usual signals."""
     wire.forget()
     lifeline.forget()

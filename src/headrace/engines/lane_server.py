@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from headrace.core.errors import LaneLost, Refused
-from headrace.engines.connection import FromLane, Unfit, Wire, Wordless, answered, listening
+from headrace.engines.connection import Connection, FromLane, Unfit, Wordless, accept, listen
 from headrace.engines.engine import Progress as Seen
 from headrace.engines.lifeline import LIFELINE
-from headrace.lanes.protocol import Ask, Beat, Close, Cut, Failed, Progress, Report, Said, Work
+from headrace.lanes.protocol import Ask, Beat, Close, Cut, Failed, Logged, Progress, Report, Work
 from headrace.process.queues import taken_within
 from headrace.replica.dispatcher import Dispatcher
 
@@ -39,10 +39,10 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True, eq=False)
-class _Line:
+class _LaneConnection:
     """To one lane, from its first word on."""
 
-    wire: Wire
+    wire: Connection
     has_asked: bool = False
     unfit: str | None = None
     seen: Seen | None = None
@@ -51,13 +51,13 @@ class _Line:
     """The slice that was last told to end."""
     box: Box | None = None
     """Where its next work comes from."""
-    lifeline: Wire | None = None
+    lifeline: Connection | None = None
     """Nothing is said there: it is cut when the lane shall die."""
     over: threading.Event = field(default_factory=threading.Event)
     """All it said was heard."""
 
 
-class Switchboard:
+class LaneServer:
     """Listens from `open` to `close`; one thread for each lane hears, another sends it its work.
 
     Nothing here waits for a lane, but `hear_out` by the given time."""
@@ -84,13 +84,13 @@ class Switchboard:
         self._lock = threading.Lock()
         self._expected: set[int] = set()
         self._greeting: dict[socket.socket, None] = {}
-        self._lines: dict[int, _Line] = {}
+        self._lines: dict[int, _LaneConnection] = {}
         self._closed = threading.Event()
         self._turned_away = 0
         self._said_s = -SAY_S
 
     def open(self) -> None:
-        self._listening, self.address = listening(
+        self._listening, self.address = listen(
             self.address, beyond_this_host=self._beyond_this_host
         )
         self._accepting.start()
@@ -205,10 +205,10 @@ class Switchboard:
             connected.close()
 
     def _serve(self, connected: socket.socket) -> None:
-        line: _Line | None = None
+        line: _LaneConnection | None = None
         is_kept = False
 
-        def admits(lane: int, wire: Wire) -> bool:
+        def admits(lane: int, wire: Connection) -> bool:
             nonlocal line, is_kept
             with self._lock:
                 self._greeting.pop(connected, None)
@@ -221,11 +221,11 @@ class Switchboard:
                 if lane not in self._expected or self._closed.is_set():
                     return False
                 self._expected.discard(lane)
-                line = self._lines[lane] = _Line(wire)
+                line = self._lines[lane] = _LaneConnection(wire)
                 return True
 
         try:
-            lane, _ = answered(connected, self.secret, admits)
+            lane, _ = accept(connected, self.secret, admits)
         except (Wordless, OSError) as why:
             log.info("a caller of the dispatcher hung up: %s", why)
         except Refused as why:
@@ -254,7 +254,7 @@ class Switchboard:
 
     # Lanes
 
-    def _hear(self, lane: int, line: _Line) -> None:
+    def _hear(self, lane: int, line: _LaneConnection) -> None:
         boxes: queue.SimpleQueue[Box | None] = queue.SimpleQueue()
         sender = threading.Thread(
             target=_send_work,
@@ -281,7 +281,7 @@ class Switchboard:
     def _heard(
         self,
         lane: int,
-        line: _Line,
+        line: _LaneConnection,
         message: FromLane,
         boxes: queue.SimpleQueue[Box | None],
     ) -> None:
@@ -301,11 +301,13 @@ class Switchboard:
                 line.seen, line.seen_s = Seen(message.number, message.offset), time.monotonic()
             case Unfit():
                 line.unfit = message.why
-            case Said():
+            case Logged():
                 log.log(message.level, "%s", message.text)
 
 
-def _send_work(wire: Wire, boxes: queue.SimpleQueue[Box | None], beat_s: float | None) -> None:
+def _send_work(
+    wire: Connection, boxes: queue.SimpleQueue[Box | None], beat_s: float | None
+) -> None:
     def taken(queued: queue.SimpleQueue[T]) -> T:
         while True:
             try:
@@ -320,11 +322,11 @@ def _send_work(wire: Wire, boxes: queue.SimpleQueue[Box | None], beat_s: float |
         pass  # its process is gone
 
 
-def _send(wire: Wire, work: Work | None) -> None:
+def _send(wire: Connection, work: Work | None) -> None:
     wire.send(Close() if work is None else work)
 
 
-def _cut_off(line: _Line) -> None:
+def _cut_off(line: _LaneConnection) -> None:
     """What it still has in hand, it will not commit, if it let this reach it."""
     line.wire.hang_up()
     if line.lifeline is not None:

@@ -14,7 +14,7 @@ import msgspec
 
 from headrace.core.computations.settings import RunSettings
 from headrace.core.errors import BadSetting
-from headrace.engines.engine import Wanted
+from headrace.engines.engine import LaneWork
 
 log = logging.getLogger("headrace")
 
@@ -25,7 +25,7 @@ in_lane = False
 """This process is a lane."""
 
 
-class Errand(msgspec.Struct, frozen=True, kw_only=True):
+class LaneSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Plain values: it goes to another process, or another machine."""
 
     hub: str
@@ -62,16 +62,16 @@ class Errand(msgspec.Struct, frozen=True, kw_only=True):
         return line
 
     @classmethod
-    def from_line(cls, line: bytes) -> Errand:
+    def from_line(cls, line: bytes) -> LaneSpec:
         return msgspec.json.decode(line, type=cls)
 
     def run_settings(self) -> RunSettings:
         return RunSettings(**self.settings)
 
 
-def errand_for(wanted: Wanted, hub: str) -> Errand:
+def lane_spec_for(wanted: LaneWork, hub: str) -> LaneSpec:
     """For lanes that open that hub themselves."""
-    return Errand(
+    return LaneSpec(
         hub=hub,
         reference=wanted.reference,
         settings=_plain_settings(wanted.settings),

@@ -10,7 +10,7 @@ import signal
 import threading
 from contextlib import suppress
 
-from headrace.engines.connection import Wire, called
+from headrace.engines.connection import Connection, dial
 
 LIFELINE = 1 << 63
 """Added to the number of a lane that calls for its lifeline."""
@@ -77,5 +77,5 @@ def end() -> None:
 
 def lifeline_of(address: str, secret: bytes, lane: int) -> int:
     """A connection for a `Lifeline`; `Refused` if there is none to be had."""
-    wire: Wire = called(address, secret, lane | LIFELINE)
+    wire: Connection = dial(address, secret, lane | LIFELINE)
     return wire.detach()

@@ -15,33 +15,33 @@ import time
 from contextlib import suppress
 
 from headrace.core.errors import BadSetting
-from headrace.engines.engine import MadeLanes, Wanted
-from headrace.engines.lane_server import Switchboard
-from headrace.engines.lane_spec import Errand, errand_for
+from headrace.engines.engine import LaneFactory, LaneWork
+from headrace.engines.lane_server import LaneServer
+from headrace.engines.lane_spec import LaneSpec, lane_spec_for
 from headrace.engines.remote_lanes import KILLED_S, RemoteLanes
 from headrace.replica.dispatcher import Dispatcher
 
 _PIPE_BYTES = 65_536
 
 
-def in_processes(wanted: Wanted) -> MadeLanes:
+def in_processes(wanted: LaneWork) -> LaneFactory:
     wanted.backend.capabilities.require("processes")
     if wanted.reference is None:
         raise BadSetting(
             "lanes as processes load the topology themselves: say from where, as in "
             "reference='shop.py'"
         )
-    errand = errand_for(wanted, os.path.abspath(wanted.backend.describe()["directory"]))
+    errand = lane_spec_for(wanted, os.path.abspath(wanted.backend.describe()["directory"]))
     return lambda dispatcher, count: ProcessLanes(dispatcher, count, errand)
 
 
 class ProcessLanes(RemoteLanes):
-    def __init__(self, dispatcher: Dispatcher, count: int, errand: Errand) -> None:
-        super().__init__(Switchboard(dispatcher), count, errand, _Process, what="process")
+    def __init__(self, dispatcher: Dispatcher, count: int, errand: LaneSpec) -> None:
+        super().__init__(LaneServer(dispatcher), count, errand, _Process, what="process")
 
 
 class _Process:
-    def __init__(self, errand: Errand) -> None:
+    def __init__(self, errand: LaneSpec) -> None:
         self.began_s = time.monotonic()
         # Not with the current directory among the places of modules (-P): a queue.py there would
         # be taken for Python's own.

@@ -14,20 +14,22 @@ import pyarrow as pa
 from headrace.core.computations.topology import Topology
 from headrace.core.errors import BadTopology, HeadraceError, LaneLost, Refused
 from headrace.engines import lane_spec as errands
-from headrace.engines.connection import Unfit, Wire
-from headrace.engines.dispatcher_client import RemoteDesk, tellable
-from headrace.engines.lane_spec import Errand
+from headrace.engines.connection import Connection, Unfit
+from headrace.engines.dispatcher_client import DispatcherClient, tellable
+from headrace.engines.lane_spec import LaneSpec
 from headrace.hub.opening import open as open_hub
-from headrace.lanes.bound import Kit, kits
+from headrace.lanes.bound import BoundComputation, bound_computations
 from headrace.lanes.lane import Lane
 from headrace.lanes.loading import load_topology
-from headrace.lanes.protocol import Said
+from headrace.lanes.protocol import Logged
 from headrace.process import failpoints
 
 log = logging.getLogger("headrace")
 
 
-def worked(errand: Errand, wire: Wire, brought: Callable[[], Topology] | None = None) -> str | None:
+def run_lane(
+    errand: LaneSpec, wire: Connection, brought: Callable[[], Topology] | None = None
+) -> str | None:
     """Work until there is no more; why it ended before, if it did. The topology is brought
     along, or the errand says where it is."""
     try:
@@ -35,7 +37,7 @@ def worked(errand: Errand, wire: Wire, brought: Callable[[], Topology] | None = 
     except ValueError as why:
         return _unfit(wire, str(why))
     with _as_lane(errand, armed), _logging_to(wire, errand.level), ExitStack() as stack:
-        desk = RemoteDesk(wire)
+        desk = DispatcherClient(wire)
         stack.callback(desk.close)  # last: who hangs up has ended
         try:
             lane = _lane(errand, desk, brought, stack)
@@ -57,8 +59,8 @@ def worked(errand: Errand, wire: Wire, brought: Callable[[], Topology] | None = 
 
 
 def _lane(
-    errand: Errand,
-    desk: RemoteDesk,
+    errand: LaneSpec,
+    desk: DispatcherClient,
     brought: Callable[[], Topology] | None,
     stack: ExitStack,
 ) -> Lane:
@@ -66,20 +68,20 @@ def _lane(
     topology = _topology(errand, brought)
     hub = stack.enter_context(open_hub(errand.hub, create=False))
     known = errand.codes if brought is not None else None
-    found = kits(hub.backend, topology, errand.run_settings(), known)
+    found = bound_computations(hub.backend, topology, errand.run_settings(), known)
     _check_code(errand, found)
     pa.array([b""])  # whatever that loads, it loads before the first slice
     return Lane(errand.lane, desk, hub.backend, found, errand.replica)
 
 
-def _check_code(errand: Errand, found: Mapping[str, Kit]) -> None:
+def _check_code(errand: LaneSpec, found: Mapping[str, BoundComputation]) -> None:
     """That of the replica: two kinds of it side by side would be nobody's wish."""
     for name, code in errand.codes.items():
         if name not in found or found[name].code != code:
             raise Refused(f"the code of {name} has changed since this replica began: start it anew")
 
 
-def _topology(errand: Errand, brought: Callable[[], Topology] | None) -> Topology:
+def _topology(errand: LaneSpec, brought: Callable[[], Topology] | None) -> Topology:
     if brought is None:
         assert errand.reference is not None, "nothing names a topology"
         return load_topology(errand.reference).topology
@@ -94,7 +96,7 @@ def this_machine() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
-def _check_machine(errand: Errand) -> None:
+def _check_machine(errand: LaneSpec) -> None:
     if errand.machine is not None and errand.machine != this_machine():
         raise Refused(
             f"the lane runs on {os.uname().nodename}, another machine than the hub {errand.hub}: "
@@ -102,14 +104,14 @@ def _check_machine(errand: Errand) -> None:
         )
 
 
-def _unfit(wire: Wire, why: str) -> str:
+def _unfit(wire: Connection, why: str) -> str:
     with suppress(OSError):
         wire.send(Unfit(tellable(why)))
     return why
 
 
 @contextmanager
-def _as_lane(errand: Errand, armed: failpoints.Points) -> Iterator[None]:
+def _as_lane(errand: LaneSpec, armed: failpoints.Points) -> Iterator[None]:
     """As if this process had been made for it; afterwards it may serve others."""
     before = list(sys.path), failpoints.armed_now()
     errands.in_lane = True
@@ -124,8 +126,8 @@ def _as_lane(errand: Errand, armed: failpoints.Points) -> Iterator[None]:
 
 
 @contextmanager
-def _logging_to(wire: Wire, level: int) -> Iterator[None]:
-    handler, level_before = _ToWire(wire), log.level
+def _logging_to(wire: Connection, level: int) -> Iterator[None]:
+    handler, level_before = _ToConnection(wire), log.level
     log.addHandler(handler)
     log.setLevel(level)
     try:
@@ -135,11 +137,11 @@ def _logging_to(wire: Wire, level: int) -> Iterator[None]:
         log.setLevel(level_before)
 
 
-class _ToWire(logging.Handler):
-    def __init__(self, wire: Wire) -> None:
+class _ToConnection(logging.Handler):
+    def __init__(self, wire: Connection) -> None:
         super().__init__()
         self._wire = wire
 
     def emit(self, record: logging.LogRecord) -> None:
         with suppress(OSError):  # nobody is there to read it
-            self._wire.send(Said(record.levelno, tellable(self.format(record))))
+            self._wire.send(Logged(record.levelno, tellable(self.format(record))))

@@ -13,8 +13,8 @@ import msgspec
 from headrace.core.errors import Refused
 from headrace.engines import lane_spec as errands
 from headrace.engines.engine import Progress
-from headrace.engines.lane_server import Switchboard
-from headrace.engines.lane_spec import Errand
+from headrace.engines.lane_server import LaneServer
+from headrace.engines.lane_spec import LaneSpec
 from headrace.process import failpoints
 
 log = logging.getLogger("headrace")
@@ -30,7 +30,7 @@ KILLED_S = 1.0
 """So long a killed one is waited for; what is kept longer is reaped later."""
 
 
-class Body(Protocol):
+class LaneBody(Protocol):
     """What a lane lives in: a process, a task of Spark."""
 
     began_s: float
@@ -47,16 +47,16 @@ class Body(Protocol):
         """How it has ended, as far as that is known."""
 
 
-Launch = Callable[[Errand], Body]
+Launch = Callable[[LaneSpec], LaneBody]
 """Starts one; `OSError` if that is not possible now."""
 
 
 class RemoteLanes:
     def __init__(
         self,
-        board: Switchboard,
+        board: LaneServer,
         count: int,
-        errand: Errand,
+        errand: LaneSpec,
         launch: Launch,
         *,
         what: str,
@@ -80,8 +80,8 @@ class RemoteLanes:
         self._late = late
         self._started_s = started_s
         self._killed_s = killed_s
-        self._bodies: dict[int, Body] = {}
-        self._killed: list[Body] = []
+        self._bodies: dict[int, LaneBody] = {}
+        self._killed: list[LaneBody] = []
         """They were not seen to end yet."""
         self._to_start: dict[int, float] = {}
         """When lanes are started anew."""
@@ -152,7 +152,7 @@ class RemoteLanes:
 
     # Below
 
-    def _ends_by_itself(self, lane: int, body: Body, until_s: float) -> bool:
+    def _ends_by_itself(self, lane: int, body: LaneBody, until_s: float) -> bool:
         """Whether the lane has ended by then. What it lives in may take a moment longer, and must
         not be disturbed: it may serve others next."""
         while not body.has_ended() and not self._board.is_over(lane):
@@ -221,7 +221,7 @@ class RemoteLanes:
         board.hang_up(lane)
         return over
 
-    def _end(self, body: Body, timeout_s: float) -> None:
+    def _end(self, body: LaneBody, timeout_s: float) -> None:
         """Have it end with all that belongs to it."""
         body.kill()
         if not body.reaped(timeout_s):

@@ -9,14 +9,14 @@ import time
 from collections.abc import Callable
 
 from headrace.core.errors import LaneLost
-from headrace.engines.engine import MadeLanes, Progress, Wanted
+from headrace.engines.engine import LaneFactory, LaneWork, Progress
 from headrace.lanes.lane import Lane
 from headrace.replica.dispatcher import Dispatcher
 
 log = logging.getLogger("headrace")
 
 
-def in_threads(wanted: Wanted) -> MadeLanes:
+def in_threads(wanted: LaneWork) -> LaneFactory:
     def made(number: int, dispatcher: Dispatcher) -> Lane:
         return Lane(number, dispatcher, wanted.backend, wanted.kits, wanted.replica)
 

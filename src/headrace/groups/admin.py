@@ -30,10 +30,10 @@ from headrace.core.quantities import instant_ms
 from headrace.core.records.batch import COMMIT_BYTES_MAX
 from headrace.core.records.limits import check_shard
 from headrace.groups.coordinator import Coordinator
-from headrace.groups.in_use import Occupants
-from headrace.groups.kept_progress import Progress, does_not_read, kept_progress
-from headrace.groups.positions import Position, Seek, Where, check_is_next, seek_of
-from headrace.groups.stopped import TRIES_MAX, Troubles
+from headrace.groups.in_use import GroupUse
+from headrace.groups.kept_progress import GroupProgress, does_not_read, kept_progress
+from headrace.groups.positions import Position, Seek, SeekTo, check_is_next, seek_of
+from headrace.groups.stopped import TRIES_MAX, StoppedShards
 from headrace.streams.encoding import now_ms as wall_ms
 
 GAP_MAX = 16
@@ -53,8 +53,8 @@ class Groups:
         self._backend = backend
         self._now_ms = now_ms
         self._coordinator = Coordinator(backend, allocators, now_ms=now_ms)
-        self._occupants = Occupants(lambda: backend.liveness, self._coordinator)
-        self._troubles = Troubles(backend, self._coordinator)
+        self._occupants = GroupUse(lambda: backend.liveness, self._coordinator)
+        self._troubles = StoppedShards(backend, self._coordinator)
 
     # What there is
 
@@ -96,7 +96,9 @@ class Groups:
 
     # How far they have come
 
-    def progress(self, name: str | None = None, stream: str | None = None) -> Iterator[Progress]:
+    def progress(
+        self, name: str | None = None, stream: str | None = None
+    ) -> Iterator[GroupProgress]:
         """How far each group has come, or one, in all its streams or in one; also where the backend
         itself keeps the groups."""
         kept = self._backend.kept_groups
@@ -105,7 +107,7 @@ class Groups:
             return
         for group in self.every() if name is None else [self.load(name)]:
             if name is not None or stream is None or stream in group.streams:
-                yield Progress(group.name, self.positions(group, stream))
+                yield GroupProgress(group.name, self.positions(group, stream))
 
     def positions(self, group: Group, stream: str | None = None) -> dict[ShardId, Position]:
         """How far the group has come in each shard of its streams, or of one; those of a stream
@@ -210,7 +212,7 @@ class Groups:
     def plan(
         self,
         name: str,
-        where: Where,
+        where: SeekTo,
         stream: str | None = None,
         shards: Collection[int] | None = None,
     ) -> list[Seek]:
@@ -232,7 +234,7 @@ class Groups:
     def seek(
         self,
         name: str,
-        where: Where,
+        where: SeekTo,
         stream: str | None = None,
         shards: Collection[int] | None = None,
         force: bool = False,
@@ -307,7 +309,7 @@ class Groups:
         # Any event lets the coordinator sweep what the group left; this one says nothing new.
         self._coordinator.apply(name, Swept(reply.version))
 
-    def _target(self, position: Position, where: Where) -> int:
+    def _target(self, position: Position, where: SeekTo) -> int:
         shard = ShardId(position.stream.name, position.shard)
         match where:
             case "earliest":

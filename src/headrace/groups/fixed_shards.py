@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import inf
 
 from headrace.core.errors import BadSetting, HeadraceError
-from headrace.core.ports import Begin, Commit, Grant, Lease, Turn
+from headrace.core.ports import Begin, Commit, Grant, GrantNews, Lease
 
 
 class FixedShards:
@@ -14,12 +14,12 @@ class FixedShards:
 
     def __init__(self, grants: Sequence[Grant]) -> None:
         self.lease = Lease(inf)
-        self._turns: list[Turn] = [Begin(grant, None) for grant in grants]
+        self._turns: list[GrantNews] = [Begin(grant, None) for grant in grants]
 
     def join(self) -> None:
         pass
 
-    def changes(self) -> list[Turn]:
+    def changes(self) -> list[GrantNews]:
         turns, self._turns = self._turns, []
         return turns
 

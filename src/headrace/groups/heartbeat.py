@@ -15,7 +15,7 @@ log = logging.getLogger("headrace")
 SIGNS_PER_HEARTBEAT = 3
 
 
-class Pulse:
+class SignsOfLife:
     """Beats for one seat until it is stopped, or its lease is in doubt: then it is too late."""
 
     def __init__(

@@ -11,7 +11,7 @@ from headrace.core.ports import Liveness
 from headrace.groups.coordinator import Coordinator
 
 
-class Occupants:
+class GroupUse:
     """Of the groups of one hub."""
 
     def __init__(self, liveness: Callable[[], Liveness], coordinator: Coordinator) -> None:

@@ -11,7 +11,7 @@ from headrace.core.ports import KeptGroups, Records
 from headrace.groups.positions import Position
 
 
-class Progress(NamedTuple):
+class GroupProgress(NamedTuple):
     """How far a group has come."""
 
     group: str
@@ -20,7 +20,7 @@ class Progress(NamedTuple):
 
 def kept_progress(
     records: Records, kept: KeptGroups, name: str | None, stream: str | None
-) -> Iterator[Progress]:
+) -> Iterator[GroupProgress]:
     """Of each group that has committed in a stream, or of one, in all shards of these streams."""
     for group, checkpoints in sorted(kept.checkpoints(name).items()):
         infos = {info.name: info for info, _ in checkpoints}
@@ -38,7 +38,7 @@ def kept_progress(
             ShardId(info.name, index): Position(info, index, checkpoints.get((info, index)), bounds)
             for (info, index), bounds in zip(shards, records.bounds_of(shards), strict=True)
         }
-        yield Progress(group, positions)
+        yield GroupProgress(group, positions)
 
 
 def does_not_read(group: str, stream: str, reads: Iterable[str]) -> BadSetting:

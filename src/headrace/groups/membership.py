@@ -1,7 +1,7 @@
 """A member's place in one of our own groups: on any backend with a store and signs of life.
 
 What it may do is decided by the pure machines (`Seat`, `step`); this carries it out. Each member
-also looks out for the others and the streams (`Lookout`): nobody else does.
+also looks out for the others and the streams (`Observer`): nobody else does.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from headrace.core.groups.events import (
     Stop,
 )
 from headrace.core.groups.group import Group
-from headrace.core.groups.seat import Change, Seat
+from headrace.core.groups.seat import Seat, SeatChange
 from headrace.core.model import ShardId, StreamInfo
-from headrace.core.ports import Backend, Begin, Commit, End, Grant, Lease, Lost, Turn
+from headrace.core.ports import Backend, Begin, Commit, End, Grant, GrantNews, Lease, Lost
 from headrace.groups.commit_outcome import checkpoint_of, committed_each
 from headrace.groups.coordinator import Coordinator
-from headrace.groups.heartbeat import Pulse
-from headrace.groups.observer import Lookout
+from headrace.groups.heartbeat import SignsOfLife
+from headrace.groups.observer import Observer
 from headrace.groups.subscription import Subscription, facts_of
 
 log = logging.getLogger("headrace")
@@ -97,12 +97,12 @@ class GroupMembership:
         self._clock = clock
         self._dice = dice
         self._seat: Seat | None = None
-        self._pulse: Pulse | None = None
-        self._lookout: Lookout | None = None
+        self._pulse: SignsOfLife | None = None
+        self._lookout: Observer | None = None
         self._grants: dict[ShardId, tuple[int, Grant]] = {}
         """What work was told to begin on, with its epoch, and not yet heard to have ended."""
         self._infos: dict[str, StreamInfo] = {}
-        self._turns: list[Turn] = []
+        self._turns: list[GrantNews] = []
         self._mine: deque[int] = deque(maxlen=INCARNATIONS_KEPT)
         """Its incarnations, those of whose joining it never heard too."""
         self._last: int | None = None
@@ -118,7 +118,7 @@ class GroupMembership:
     def join(self) -> None:
         self._sit()
 
-    def changes(self) -> list[Turn]:
+    def changes(self) -> list[GrantNews]:
         now_s = self._clock()
         if self._seat is None:
             self._come_back(now_s)
@@ -201,8 +201,10 @@ class GroupMembership:
             raise Contended(self._group, JOINS_MAX)
         self._seat = seat
         heartbeat_s = self._settings.heartbeat_s
-        self._lookout = Lookout(self._backend, self._subscription, self, seat, heartbeat_s)
-        self._pulse = Pulse(self._liveness, self._group, seat, self.lease, heartbeat_s, self._clock)
+        self._lookout = Observer(self._backend, self._subscription, self, seat, heartbeat_s)
+        self._pulse = SignsOfLife(
+            self._liveness, self._group, seat, self.lease, heartbeat_s, self._clock
+        )
         log.info("group=%s member=%s: joined, %d shards", self._group, seat.member, len(seat.held))
         for shard, epoch in list(seat.held.items()):
             self._begin(seat, shard, epoch)
@@ -342,7 +344,7 @@ class GroupMembership:
             raise Replaced(self._group, seat.member)
         self._give_up(reply.text if isinstance(reply, Denied) else "it was evicted")
 
-    def _change(self, seat: Seat, change: Change) -> None:
+    def _change(self, seat: Seat, change: SeatChange) -> None:
         if change.begin:
             self._begin(seat, change.shard, change.epoch)
             return

@@ -11,7 +11,7 @@ from headrace.core.errors import UnknownStream
 from headrace.core.groups.events import Event, Evict, Join, Reply, ShardsChanged
 from headrace.core.groups.group import Group
 from headrace.core.groups.seat import Seat
-from headrace.core.groups.silence import Watch, Watched
+from headrace.core.groups.silence import SilenceWatch, Watched
 from headrace.core.model import ShardId, StreamInfo
 from headrace.core.ports import Backend
 from headrace.groups.subscription import Subscription, facts_of, gone
@@ -33,7 +33,7 @@ class Home(Protocol):
     def joining(self, incarnation: int, infos: list[StreamInfo], group: Group) -> Join: ...
 
 
-class Lookout:
+class Observer:
     """Looks out from one seat."""
 
     def __init__(
@@ -52,7 +52,7 @@ class Lookout:
         self._home = home
         self._seat = seat
         self._clock = clock
-        self._watch = Watch(gap_s_max=seat.timeout_s / 2)
+        self._watch = SilenceWatch(gap_s_max=seat.timeout_s / 2)
         self._every_s = heartbeat_s / 2
         self._neighbours_at_s = 0.0
         self._all_at_s = 0.0

@@ -9,7 +9,7 @@ from headrace.core.errors import BadSetting
 from headrace.core.groups.checkpoint import Checkpoint
 from headrace.core.model import Bounds, RecordId, ShardId, StreamInfo
 
-Where = Literal["earliest", "latest"] | int | datetime | timedelta
+SeekTo = Literal["earliest", "latest"] | int | datetime | timedelta
 """Where to read next: an offset, the first record not earlier than a time, or so long ago."""
 
 

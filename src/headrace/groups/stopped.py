@@ -21,7 +21,7 @@ from headrace.groups.coordinator import Coordinator
 TRIES_MAX = 8
 
 
-class Troubles:
+class StoppedShards:
     """Of the groups of one hub."""
 
     def __init__(self, backend: Backend, coordinator: Coordinator) -> None:

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from headrace.codec.registry import find_codec
-from headrace.consumers.consumer import Consumer, Told
+from headrace.consumers.consumer import Consumer, GrantCallback
 from headrace.consumers.settings import made_consumer
 from headrace.core.errors import BadSetting, StreamExists
 from headrace.core.groups.allocators import Allocator
@@ -121,8 +121,8 @@ class Hub:
         auto_mark: bool = True,
         session: Duration = "10s",
         heartbeat: Duration = "3s",
-        on_grant: Told | None = None,
-        on_revoke: Told | None = None,
+        on_grant: GrantCallback | None = None,
+        on_revoke: GrantCallback | None = None,
         capacity: float = 1.0,
         order: bool = False,
         create: bool = True,

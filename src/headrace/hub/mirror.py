@@ -25,7 +25,7 @@ from headrace.core.errors import (
 )
 from headrace.core.model import StreamInfo
 from headrace.core.names import checked_name
-from headrace.core.ports import Backend, Copying, Reading, StreamSpec
+from headrace.core.ports import Backend, Copying, ReadResult, StreamSpec
 from headrace.core.records.batch import COMMIT_BYTES_MAX, Batch
 from headrace.hub.hub import Hub
 from headrace.streams.encoding import now_ms
@@ -183,7 +183,7 @@ class _Mirroring:
             ) from None
         return True
 
-    def _read(self, copy: ShardCopy) -> Reading:
+    def _read(self, copy: ShardCopy) -> ReadResult:
         try:
             return self._source.read(
                 self._stream,
@@ -196,7 +196,7 @@ class _Mirroring:
         except OffsetOutOfRange as why:
             return self._behind_missing(copy, why)
 
-    def _behind_missing(self, copy: ShardCopy, why: OffsetOutOfRange) -> Reading:
+    def _behind_missing(self, copy: ShardCopy, why: OffsetOutOfRange) -> ReadResult:
         place = f"{self._stream.name}:{copy.shard}"
         if why.start <= copy.at:
             raise _went_back(place, copy.at, why.end) from None
@@ -208,7 +208,7 @@ class _Mirroring:
             ) from None
         log.warning("shard=%s: %d offsets from %d on are missing", place, missing, copy.at)
         copy.missing += missing
-        return Reading((), why.start)
+        return ReadResult((), why.start)
 
 
 def _made(target: Backend, stream: StreamInfo, name: str) -> StreamInfo:
@@ -278,7 +278,7 @@ def _holds_records(target: Backend, into: StreamInfo, shard: int) -> bool:
     return False
 
 
-def _pieces(reading: Reading) -> Iterator[tuple[Batch, int]]:
+def _pieces(reading: ReadResult) -> Iterator[tuple[Batch, int]]:
     """What was read as batches that fit one commit each, with the position behind each."""
     whole = _joined([batch for batch in reading.batches if len(batch)])
     done = 0

@@ -19,7 +19,7 @@ from headrace.core.errors import BadSetting, BadTopology, UnknownStream
 from headrace.core.groups.allocators import named
 from headrace.core.ports import Membership
 from headrace.core.quantities import Duration, seconds
-from headrace.engines.engine import Engine, Wanted
+from headrace.engines.engine import Engine, LaneWork
 from headrace.engines.processes import in_processes
 from headrace.engines.threads import in_threads
 from headrace.groups.admin import Groups
@@ -27,7 +27,7 @@ from headrace.groups.membership import GroupMembership, MemberSettings
 from headrace.groups.subscription import Subscription
 from headrace.hub.hub import Hub
 from headrace.hub.opening import open as open_hub
-from headrace.lanes.bound import kits
+from headrace.lanes.bound import bound_computations
 from headrace.process.shutdown import on_exit, on_sigterm
 from headrace.replica.counters import Counters
 from headrace.replica.replica import Replica
@@ -273,7 +273,7 @@ def _replica(
     backend = hub.backend
     backend.capabilities.require("store", "commit")
     make_streams(hub, topology, settings)
-    found = kits(backend, topology, settings)
+    found = bound_computations(backend, topology, settings)
     own_name = default_name() if name is None else name
     memberships: dict[str, Membership] = {
         each.name: GroupMembership(
@@ -289,7 +289,7 @@ def _replica(
         )
         for each in topology.computations
     }
-    wanted = Wanted(
+    wanted = LaneWork(
         topology=topology,
         backend=backend,
         kits=found,

@@ -15,11 +15,11 @@ from headrace.core.errors import UnknownStream
 from headrace.core.ports import Backend
 from headrace.lanes.loading import fingerprint
 from headrace.lanes.outputs import Target
-from headrace.streams.sharding import Shares
+from headrace.streams.sharding import Sharding
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kit:
+class BoundComputation:
     computation: Computation
     policy: Policy
     concurrency: int | None
@@ -40,29 +40,29 @@ class Kit:
         return self.computation.is_class and hasattr(self.computation.handler, "on_timer")
 
 
-def kits(
+def bound_computations(
     backend: Backend,
     topology: Topology,
     settings: RunSettings,
     codes: Mapping[str, str] | None = None,
-) -> dict[str, Kit]:
+) -> dict[str, BoundComputation]:
     """By name, in the order of the topology; ``codes`` tells which code they are, where that
     cannot be found out."""
     known = codes or {}
     return {
-        each.name: _kit(backend, each, settings, known.get(each.name))
+        each.name: _bound(backend, each, settings, known.get(each.name))
         for each in topology.computations
     }
 
 
-def _kit(
+def _bound(
     backend: Backend, computation: Computation, settings: RunSettings, code: str | None
-) -> Kit:
+) -> BoundComputation:
     try:
         letters = _target(backend, computation.dead_letters)
     except UnknownStream:
         letters = None
-    return Kit(
+    return BoundComputation(
         computation=computation,
         policy=settings.policy(computation),
         concurrency=settings.concurrency(computation),
@@ -80,4 +80,4 @@ def targets_of(backend: Backend, computation: Computation) -> dict[str, Target]:
 
 def _target(backend: Backend, name: str) -> Target:
     info = backend.stream(name)
-    return Target(info, find_codec(info.codec), Shares(info))
+    return Target(info, find_codec(info.codec), Sharding(info))

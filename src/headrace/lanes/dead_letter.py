@@ -15,7 +15,7 @@ REASON, ATTEMPTS = "dead-letter-reason", "dead-letter-attempts"
 STACK, AT = "dead-letter-stack", "dead-letter-at-ms"
 
 
-def letter(record: Record, computation: str, reason: str, attempts: int, stack: str) -> Row:
+def dead_letter(record: Record, computation: str, reason: str, attempts: int, stack: str) -> Row:
     """Key, data, headers, flags and trace are kept; without the stack where it would not fit."""
     told: list[tuple[str, bytes | None]] = [
         (ORIGIN, str(record.id).encode()),

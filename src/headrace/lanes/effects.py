@@ -12,22 +12,28 @@ from headrace.core.ports import Append, Backend, Commit, Grant
 from headrace.core.records.batch import Batch
 from headrace.groups.commit_outcome import commit_once
 from headrace.lanes import story as stories
-from headrace.lanes.bound import Kit
+from headrace.lanes.bound import BoundComputation
 from headrace.lanes.context import Context
-from headrace.lanes.outputs import Mark, Outputs
-from headrace.lanes.slice_in_hand import Hand
-from headrace.lanes.slice_result import Tally
+from headrace.lanes.outputs import Outputs, Provenance
+from headrace.lanes.slice_in_hand import SliceInHand
+from headrace.lanes.slice_result import SliceResult
 from headrace.lanes.state import Budget, State
 from headrace.process.failpoints import failpoint
 from headrace.streams.encoding import now_ms
 
 
-class Ledger:
+class SliceEffects:
     """Each entry knows by which row of the batch in hand it was made, so that the entries of one
     attempt can be taken back."""
 
     def __init__(
-        self, backend: Backend, kit: Kit, grant: Grant, replica: str, lane: int, budget: Budget
+        self,
+        backend: Backend,
+        kit: BoundComputation,
+        grant: Grant,
+        replica: str,
+        lane: int,
+        budget: Budget,
     ) -> None:
         self._backend = backend
         self._kit = kit
@@ -47,7 +53,7 @@ class Ledger:
         self.is_sound = True
         """Nothing was dropped: what the instance remembers is what is stored or entered here."""
 
-    def follow(self, hand: Hand) -> None:
+    def follow(self, hand: SliceInHand) -> None:
         """What is entered now belongs to the record in hand."""
         left, last = hand.rows_left
         self._follow(left, last, hand.row, hand.cut)
@@ -73,7 +79,7 @@ class Ledger:
         self.state.take_back(row)
         self.ctx.take_back(row)
 
-    def seal(self, mark: Mark) -> None:
+    def seal(self, mark: Provenance) -> None:
         """The batch in hand is done."""
         self.out.seal(mark)
         self.state.seal()
@@ -81,9 +87,9 @@ class Ledger:
 
     def seal_now(self) -> None:
         """What was made from no record is done."""
-        self.seal(Mark(lambda _: now_ms()))
+        self.seal(Provenance(lambda _: now_ms()))
 
-    def drop(self, tally: Tally) -> None:
+    def drop(self, tally: SliceResult) -> None:
         """Nothing of what is not stored came to be."""
         tally.back()
         self.out.clear()
@@ -91,7 +97,7 @@ class Ledger:
         self.ctx.drop()
         self.is_sound = False
 
-    def store(self, tally: Tally, attempts: Attempts | None, spent_s: float = 0.0) -> None:
+    def store(self, tally: SliceResult, attempts: Attempts | None, spent_s: float = 0.0) -> None:
         """One commit of all there is; nothing, if there is nothing. What cannot be stored is
         dropped."""
         grant = self._grant
@@ -122,14 +128,14 @@ class Ledger:
         self.state.committed()
         self.ctx.committed()
 
-    def _letters(self, tally: Tally) -> list[Append]:
+    def _letters(self, tally: SliceResult) -> list[Append]:
         if not tally.letters:
             return []
         target = self._kit.dead_letters
         assert target is not None, "made when the computation was started"
         return [Append(target.info, 0, Batch(rows=tally.letters))]
 
-    def _story(self, tally: Tally, attempts: Attempts | None, spent_s: float) -> bytes:
+    def _story(self, tally: SliceResult, attempts: Attempts | None, spent_s: float) -> bytes:
         return stories.encoded(
             stories.Story(
                 tally.committed,

@@ -10,30 +10,30 @@ from collections.abc import Callable, Sequence
 from headrace.core.computations.attempts import NO_RECORD, REASON_CHARS_MAX, Attempts
 from headrace.core.errors import BadOutput, BadRecord, NoRetry, Rewind
 from headrace.core.model import Record, Slice
-from headrace.lanes.bound import Kit
-from headrace.lanes.dead_letter import letter
-from headrace.lanes.effects import Ledger
-from headrace.lanes.handler import Instance
-from headrace.lanes.outputs import MOST_BYTES, Mark
-from headrace.lanes.protocol import Failed, Verdict, Work
-from headrace.lanes.slice_result import Tally
+from headrace.lanes.bound import BoundComputation
+from headrace.lanes.dead_letter import dead_letter
+from headrace.lanes.effects import SliceEffects
+from headrace.lanes.handler import Handler
+from headrace.lanes.outputs import MOST_BYTES, Provenance
+from headrace.lanes.protocol import Failed, Judged, Work
+from headrace.lanes.slice_result import SliceResult
 from headrace.streams.encoding import now_ms
 
 log = logging.getLogger("headrace")
 
-Ask = Callable[[Failed], Verdict]
+Ask = Callable[[Failed], Judged]
 
 
-class Trial:
+class Failures:
     """Of the failures in one slice."""
 
     def __init__(
         self,
-        kit: Kit,
-        instance: Instance,
-        ledger: Ledger,
+        kit: BoundComputation,
+        instance: Handler,
+        ledger: SliceEffects,
         work: Work,
-        tally: Tally,
+        tally: SliceResult,
         ask: Ask,
         cut: Callable[[], None],
     ) -> None:
@@ -52,7 +52,7 @@ class Trial:
 
     # Before it is handled
 
-    def gives_up(self, records: Sequence[Record], row: int, mark: Callable[[], Mark]) -> bool:
+    def gives_up(self, records: Sequence[Record], row: int, mark: Callable[[], Provenance]) -> bool:
         """Whether they are not tried again, after what is known of the first of them: then they
         are done with, or the slice ends."""
         known = self.attempts
@@ -89,7 +89,7 @@ class Trial:
         error: BaseException,
         records: Sequence[Record],
         row: int,
-        mark: Callable[[], Mark],
+        mark: Callable[[], Provenance],
         *,
         may_skip: bool = True,
     ) -> bool:
@@ -106,7 +106,7 @@ class Trial:
 
     def judge_call(self, error: BaseException, *, may_skip: bool) -> bool:
         """The same for a call that is about no record."""
-        return self.judge(error, [], 0, lambda: Mark(lambda _: now_ms()), may_skip=may_skip)
+        return self.judge(error, [], 0, lambda: Provenance(lambda _: now_ms()), may_skip=may_skip)
 
     def _decided(
         self,
@@ -116,14 +116,14 @@ class Trial:
         stack: str,
         records: Sequence[Record],
         row: int,
-        mark: Callable[[], Mark],
+        mark: Callable[[], Provenance],
         *,
         may_skip: bool = True,
     ) -> bool:
         tally, name, where = self._tally, self._name, self._where(records)
         verdict = self._ask(Failed(self._work.number, failed, retries, tally.records))
         if verdict.action in ("skip", "dead-letter") and not may_skip:
-            verdict = Verdict("stop", why="there is no going on without init")
+            verdict = Judged("stop", why="there is no going on without init")
         tally.is_call = not records
         if verdict.action == "retry":
             log.warning("%s: %s failed, attempt %d: %s", name, where, failed, reason)
@@ -137,7 +137,7 @@ class Trial:
             try:
                 self._add_letters(records, reason, failed, stack, mark)
             except BadRecord as why:
-                verdict = Verdict("stop", why=f"its dead letter cannot be stored: {why}")
+                verdict = Judged("stop", why=f"its dead letter cannot be stored: {why}")
         if verdict.action == "stop":
             self._ledger.take_back(row)
             tally.stop(f"{verdict.why}: {reason}" if verdict.why else reason, failed)
@@ -154,11 +154,11 @@ class Trial:
         reason: str,
         failed: int,
         stack: str,
-        mark: Callable[[], Mark],
+        mark: Callable[[], Provenance],
     ) -> None:
         tally, ledger = self._tally, self._ledger
         for record in records:
-            made = letter(record, self._name, reason, failed, stack)
+            made = dead_letter(record, self._name, reason, failed, stack)
             nbytes = sum(row.nbytes for row in (*tally.letters, made))
             if ledger.out.nbytes + nbytes > MOST_BYTES and record.offset > tally.committed:
                 tally.next = record.offset

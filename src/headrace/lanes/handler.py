@@ -50,7 +50,7 @@ class Loop:
             self._loop.close()
 
 
-class Instance:
+class Handler:
     """Made once for each lane and grant of a shard."""
 
     def __init__(

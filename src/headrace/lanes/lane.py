@@ -13,11 +13,11 @@ from headrace.core.computations.dispatch import Duty
 from headrace.core.errors import UnknownStream
 from headrace.core.model import ShardId
 from headrace.core.ports import Backend, Grant
-from headrace.lanes.bound import Kit, targets_of
+from headrace.lanes.bound import BoundComputation, targets_of
 from headrace.lanes.handler import Loop
-from headrace.lanes.protocol import Desk, Report, Work
-from headrace.lanes.shard_at_work import Post
-from headrace.lanes.slice_in_hand import Hand
+from headrace.lanes.protocol import DispatcherPort, Report, Work
+from headrace.lanes.shard_at_work import ShardAtWork
+from headrace.lanes.slice_in_hand import SliceInHand
 from headrace.lanes.state import Budget
 from headrace.process.failpoints import failpoint
 
@@ -34,15 +34,20 @@ class Lane:
     """Runs in a thread, a process or a task of its own; `cut` and `hand` are for others."""
 
     def __init__(
-        self, number: int, desk: Desk, backend: Backend, kits: Mapping[str, Kit], replica: str
+        self,
+        number: int,
+        desk: DispatcherPort,
+        backend: Backend,
+        kits: Mapping[str, BoundComputation],
+        replica: str,
     ) -> None:
         self.number = number
-        self.hand: Hand | None = None
+        self.hand: SliceInHand | None = None
         self._desk = desk
         self._backend = backend
         self._kits = kits
         self._replica = replica
-        self._posts: OrderedDict[Duty, Post] = OrderedDict()
+        self._posts: OrderedDict[Duty, ShardAtWork] = OrderedDict()
         self._loop = Loop()
         self._budget = Budget(STATE_BYTES_MAX)
         self._tells_origins = bool(os.environ.get(ORIGINS))
@@ -67,7 +72,7 @@ class Lane:
             hand.cut()
 
     def _worked(self, work: Work) -> Report:
-        hand = self.hand = Hand(work.number, work.start)
+        hand = self.hand = SliceInHand(work.number, work.start)
         duty = Duty(work.computation, ShardId(work.stream, work.shard))
         if work.closing and not self._has(duty, work.token):
             return Report(number=work.number, next=work.start, outcome="done")
@@ -91,7 +96,7 @@ class Lane:
         known = self._posts.get(duty)
         return known is not None and known.grant.token == token
 
-    def _post(self, work: Work, duty: Duty) -> Post:
+    def _post(self, work: Work, duty: Duty) -> ShardAtWork:
         known = self._posts.get(duty)
         if known is not None:
             if work.warm and known.grant.token == work.token:
@@ -107,7 +112,7 @@ class Lane:
         kit = self._kits[work.computation]
         # Looked up anew: a stream of the same name may be another one by now.
         kit = replace(kit, targets=targets_of(self._backend, kit.computation))
-        post = self._posts[duty] = Post(
+        post = self._posts[duty] = ShardAtWork(
             self._backend,
             kit,
             Grant(work.computation, info, work.shard, work.token),

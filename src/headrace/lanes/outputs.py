@@ -16,7 +16,7 @@ from headrace.core.ports import Append, Codec
 from headrace.core.quantities import Instant, shown_size
 from headrace.core.records.batch import COMMIT_BYTES_MAX, ROW_OVERHEAD, Batch, Row, timed_batch
 from headrace.streams.encoding import Headers, Key, key_bytes, row_of
-from headrace.streams.sharding import Shares
+from headrace.streams.sharding import Sharding
 
 FULL_BYTES = COMMIT_BYTES_MAX // 2
 """With so much gathered, the slice ends behind the record in hand."""
@@ -34,7 +34,7 @@ class Target(NamedTuple):
 
     info: StreamInfo
     codec: Codec
-    shares: Shares
+    shares: Sharding
 
 
 class More(TypedDict, total=False):
@@ -49,7 +49,7 @@ class More(TypedDict, total=False):
     shard: int | None
 
 
-class Mark(NamedTuple):
+class Provenance(NamedTuple):
     """What one handled batch tells about the outputs made from it."""
 
     timestamps: Callable[[int], int]
@@ -235,7 +235,7 @@ class Outputs:
         self.nbytes = sum(gathered.nbytes() for gathered in self._gathered.values())
         self.overflows = False
 
-    def seal(self, mark: Mark) -> None:
+    def seal(self, mark: Provenance) -> None:
         """The batch in hand is done: what was made from it gets its time."""
         carries_on = mark.traces or mark.origins or mark.sequences
         if carries_on or mark.time is None:
@@ -271,7 +271,7 @@ def _check_more(more: More) -> None:
         raise TypeError(f"out.append takes no {', '.join(unknown)}: value, key, {known}")
 
 
-def _carry_on(gathered: _Gathered, first: int, mark: Mark) -> None:
+def _carry_on(gathered: _Gathered, first: int, mark: Provenance) -> None:
     """Sequence, trace and origin of the input, where the handler gave none."""
     before, nth = -1, 0
     for at, row in enumerate(gathered.rows, first):

@@ -47,7 +47,7 @@ class Failed(msgspec.Struct, tag="failed", frozen=True):
     """So many records of the slice were handled before it."""
 
 
-class Verdict(msgspec.Struct, tag="verdict", frozen=True):
+class Judged(msgspec.Struct, tag="verdict", frozen=True):
     action: Action
     wait_s: float = 0.0
     why: str = ""
@@ -97,7 +97,7 @@ class Cut(msgspec.Struct, tag="cut", frozen=True):
     number: int
 
 
-class Said(msgspec.Struct, tag="said", frozen=True):
+class Logged(msgspec.Struct, tag="said", frozen=True):
     """What a lane logs: the replica's log has it."""
 
     level: int
@@ -112,12 +112,12 @@ class Close(msgspec.Struct, tag="close", frozen=True):
     """There is no more work."""
 
 
-class Desk(Protocol):
+class DispatcherPort(Protocol):
     """What a lane sees of its dispatcher."""
 
     def ask(self, lane: int) -> Work | None:
         """The next slice, when there is one; None: there will be none."""
 
-    def failed(self, lane: int, failed: Failed) -> Verdict: ...
+    def failed(self, lane: int, failed: Failed) -> Judged: ...
 
     def report(self, lane: int, report: Report) -> None: ...

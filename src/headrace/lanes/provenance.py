@@ -8,16 +8,16 @@ import pyarrow as pa
 
 from headrace.core.model import Flag, Record
 from headrace.core.records.batch import Batch
-from headrace.lanes.outputs import ORIGIN, Mark
+from headrace.lanes.outputs import ORIGIN, Provenance
 from headrace.lanes.tracing import spans
 
 _ACTING = Flag.COMMIT | Flag.POISON_PILL
 
 
-def mark_of(batch: Batch, *, tells_origins: bool) -> Mark:
+def provenance_of(batch: Batch, *, tells_origins: bool) -> Provenance:
     """For outputs that were made from its rows one by one."""
     time_ms = _only_time(batch)
-    return Mark(
+    return Provenance(
         batch.timestamps.__getitem__ if time_ms is None else lambda _: time_ms,
         None if batch.has_no_sequences else batch.sequences.__getitem__,
         None if batch.has_no_traces else spans(batch.traces),
@@ -26,11 +26,11 @@ def mark_of(batch: Batch, *, tells_origins: bool) -> Mark:
     )
 
 
-def mark_of_all(batches: Sequence[Batch], *, tells_origins: bool) -> Mark:
+def provenance_of_all(batches: Sequence[Batch], *, tells_origins: bool) -> Provenance:
     """For outputs that were made from all of them together: as if from the last."""
     last = batches[-1]
     time_ms = last.timestamps[-1]
-    return Mark(lambda _: time_ms, origins=_origins(last) if tells_origins else None)
+    return Provenance(lambda _: time_ms, origins=_origins(last) if tells_origins else None)
 
 
 def flagged(batch: Batch) -> list[int]:

@@ -22,17 +22,23 @@ from headrace.core.errors import (
     Rewind,
 )
 from headrace.core.model import Flag, Record
-from headrace.core.ports import Backend, Grant, Reading
+from headrace.core.ports import Backend, Grant, ReadResult
 from headrace.core.records.batch import Batch
-from headrace.lanes.bound import Kit
-from headrace.lanes.effects import Ledger
-from headrace.lanes.failures import Ask, Trial
-from headrace.lanes.handler import Instance, Loop
+from headrace.lanes.bound import BoundComputation
+from headrace.lanes.effects import SliceEffects
+from headrace.lanes.failures import Ask, Failures
+from headrace.lanes.handler import Handler, Loop
 from headrace.lanes.outputs import Overflow
 from headrace.lanes.protocol import Report, Work
-from headrace.lanes.provenance import as_arrow, flagged, mark_of, mark_of_all, to_first_flag
-from headrace.lanes.slice_in_hand import Hand
-from headrace.lanes.slice_result import Tally
+from headrace.lanes.provenance import (
+    as_arrow,
+    flagged,
+    provenance_of,
+    provenance_of_all,
+    to_first_flag,
+)
+from headrace.lanes.slice_in_hand import SliceInHand
+from headrace.lanes.slice_result import SliceResult
 from headrace.lanes.state import Budget
 from headrace.process.failpoints import failpoint
 
@@ -43,11 +49,11 @@ AGAIN_S = 1.0
 """A slice that could not be read or stored is worked on again so much later."""
 
 
-class Post:
+class ShardAtWork:
     def __init__(
         self,
         backend: Backend,
-        kit: Kit,
+        kit: BoundComputation,
         grant: Grant,
         *,
         replica: str,
@@ -62,19 +68,19 @@ class Post:
         self._tells_origins = tells_origins
         codec = find_codec(grant.stream.codec)
         self._decode = codec.decode, getattr(codec, "decode_many", None)
-        self._ledger = Ledger(backend, kit, grant, replica, lane, budget)
-        self._instance = Instance(
+        self._ledger = SliceEffects(backend, kit, grant, replica, lane, budget)
+        self._instance = Handler(
             kit.computation, self._ledger.out, self._ledger.ctx, loop, kit.policy.timeout_s
         )
         self._is_open = False
         """Its ``init`` went well."""
         self._is_closed = False
 
-    def work(self, work: Work, hand: Hand, ask: Ask) -> Report:
+    def work(self, work: Work, hand: SliceInHand, ask: Ask) -> Report:
         """Do it, as far as it goes, and tell how far that was."""
         began_s = time.perf_counter()
-        tally = Tally(work.start, work.start)
-        trial = Trial(self._kit, self._instance, self._ledger, work, tally, ask, hand.cut)
+        tally = SliceResult(work.start, work.start)
+        trial = Failures(self._kit, self._instance, self._ledger, work, tally, ask, hand.cut)
         self._ledger.ctx.on_checkpoint = hand.cut
         self._ledger.ctx.begin(work.timers)
         try:
@@ -104,7 +110,7 @@ class Post:
 
     # Calls that are about no record
 
-    def _begin(self, work: Work, tally: Tally, hand: Hand, trial: Trial) -> None:
+    def _begin(self, work: Work, tally: SliceResult, hand: SliceInHand, trial: Failures) -> None:
         self._ledger.follow_row(0, hand.cut)
         if not self._is_open:
             if not self._called(self._instance.init, tally, hand, trial):
@@ -127,9 +133,9 @@ class Post:
     def _called(
         self,
         call: Callable[[], None],
-        tally: Tally,
-        hand: Hand,
-        trial: Trial,
+        tally: SliceResult,
+        hand: SliceInHand,
+        trial: Failures,
         *,
         on_skip: Callable[[], None] = lambda: None,
     ) -> bool:
@@ -152,7 +158,9 @@ class Post:
 
     # Record by record
 
-    def _work_through(self, work: Work, tally: Tally, hand: Hand, trial: Trial) -> None:
+    def _work_through(
+        self, work: Work, tally: SliceResult, hand: SliceInHand, trial: Failures
+    ) -> None:
         while tally.next < work.end and not hand.is_cut and not tally.ends:
             reading = self._read(tally.next, work.end)
             if reading.next == tally.next:
@@ -168,9 +176,11 @@ class Post:
                 tally.next = reading.next
             failpoint("lane.after-handler")
 
-    def _handle(self, batch: Batch, behind: int, tally: Tally, hand: Hand, trial: Trial) -> None:
+    def _handle(
+        self, batch: Batch, behind: int, tally: SliceResult, hand: SliceInHand, trial: Failures
+    ) -> None:
         """All records of a batch, or as many as go well."""
-        mark = partial(mark_of, batch, tells_origins=self._tells_origins)
+        mark = partial(provenance_of, batch, tells_origins=self._tells_origins)
         begin, count, flags = 0, len(batch), flagged(batch)
         while begin < count and not hand.is_cut and not tally.ends:
             if trial.gives_up([Record(batch, begin)], begin, mark):
@@ -191,7 +201,13 @@ class Post:
         self._ledger.seal(made)
 
     def _run(
-        self, batch: Batch, begin: int, end: int, tally: Tally, hand: Hand, trial: Trial
+        self,
+        batch: Batch,
+        begin: int,
+        end: int,
+        tally: SliceResult,
+        hand: SliceInHand,
+        trial: Failures,
     ) -> int:
         """The row behind those that are done; -1 if all of the slice that is not stored was
         dropped."""
@@ -217,12 +233,12 @@ class Post:
         tally.records += row - begin
         ledger.take_back(row)
         tally.next = batch.offsets[row]
-        mark = partial(mark_of, batch, tells_origins=self._tells_origins)
+        mark = partial(provenance_of, batch, tells_origins=self._tells_origins)
         given_up = trial.judge(failure, [Record(batch, row)], row, mark)
         tally.records += given_up
         return row + given_up
 
-    def _rewound(self, batch: Batch, begin: int, to: int, tally: Tally) -> int:
+    def _rewound(self, batch: Batch, begin: int, to: int, tally: SliceResult) -> int:
         """Nothing from that offset on is kept; the row that is next, as `_run` tells it."""
         tally.ends, tally.outcome = True, "rewound"
         if to < batch.offsets[begin]:
@@ -237,13 +253,15 @@ class Post:
 
     # All together
 
-    def _work_together(self, work: Work, tally: Tally, hand: Hand, trial: Trial) -> None:
+    def _work_together(
+        self, work: Work, tally: SliceResult, hand: SliceInHand, trial: Failures
+    ) -> None:
         batches, behind = self._read_all(work)
         if not batches:
             tally.next = behind
             return
         records = [record for batch in batches for record in batch.records()]
-        mark = partial(mark_of_all, batches, tells_origins=self._tells_origins)
+        mark = partial(provenance_of_all, batches, tells_origins=self._tells_origins)
         failpoint("lane.before-handler")
         done = trial.gives_up(records, 0, mark)
         if not done and not tally.ends:
@@ -270,7 +288,12 @@ class Post:
         return to_first_flag(batches, at)
 
     def _run_all(
-        self, batches: list[Batch], records: list[Record], tally: Tally, hand: Hand, trial: Trial
+        self,
+        batches: list[Batch],
+        records: list[Record],
+        tally: SliceResult,
+        hand: SliceInHand,
+        trial: Failures,
     ) -> bool:
         """Whether they are done with."""
         ledger, failure = self._ledger, None
@@ -292,12 +315,12 @@ class Post:
             tally.ends, tally.outcome = True, "rewound"
             tally.rewind = failure.offset if failure.offset < tally.committed else None
             return False
-        mark = partial(mark_of_all, batches, tells_origins=self._tells_origins)
+        mark = partial(provenance_of_all, batches, tells_origins=self._tells_origins)
         return trial.judge(failure, records, 0, mark)
 
     # Below
 
-    def _read(self, start: int, end: int) -> Reading:
+    def _read(self, start: int, end: int) -> ReadResult:
         grant = self.grant
         failpoint("lane.before-read")
         reading = self._backend.read(
@@ -305,14 +328,14 @@ class Post:
         )
         failpoint("lane.after-read")
         batches = [batch.decoded_by(*self._decode) for batch in reading.batches]
-        return Reading(batches, reading.next)
+        return ReadResult(batches, reading.next)
 
     def _goes_back(self, rewind: Rewind, offset: int) -> bool:
         """Whether that can be done from this record; else it has failed."""
         first = self._backend.bounds(self.grant.stream, self.grant.shard).start
         return first <= rewind.offset <= offset
 
-    def _interrupted(self, tally: Tally, why: HeadraceError) -> None:
+    def _interrupted(self, tally: SliceResult, why: HeadraceError) -> None:
         """Reading or storing did not work, no handler is to blame."""
         self._ledger.drop(tally)
         tally.rewind, tally.trouble = None, None
@@ -328,7 +351,7 @@ class Post:
         else:
             tally.park(AGAIN_S, str(why))
 
-    def _stored(self, work: Work, tally: Tally, trial: Trial, spent_s: float) -> Report:
+    def _stored(self, work: Work, tally: SliceResult, trial: Failures, spent_s: float) -> Report:
         attempts = None
         if tally.outcome != "fenced":
             attempts = trial.attempts_after()
@@ -347,7 +370,7 @@ def _before(offset: int, batch: Batch, begin: int, end: int) -> int:
     return end
 
 
-def _act_on(batch: Batch, row: int, tally: Tally, hand: Hand) -> None:
+def _act_on(batch: Batch, row: int, tally: SliceResult, hand: SliceInHand) -> None:
     """COMMIT: store now. POISON_PILL: store, and stop behind it."""
     hand.cut()
     if batch.flags[row] & Flag.POISON_PILL:

@@ -12,7 +12,7 @@ APART = -1
 """The offset in hand while a call is about no record."""
 
 
-class Hand:
+class SliceInHand:
     """Used by its lane; `cut` and `offset` by any thread.
 
     Nothing is counted or asked for each record: how many rows are left tells which one is in hand,
@@ -70,7 +70,7 @@ class Hand:
             return self._start
         return batch.offsets[row]
 
-    def __enter__(self) -> Hand:
+    def __enter__(self) -> SliceInHand:
         """A handler is at work."""
         self.is_busy = True
         return self
@@ -78,7 +78,7 @@ class Hand:
     def __exit__(self, *why: object) -> None:
         self.is_busy = self._is_apart = False
 
-    def apart(self) -> Hand:
+    def apart(self) -> SliceInHand:
         """For a call that is about no record."""
         self._is_apart = True
         return self

@@ -10,7 +10,7 @@ from headrace.lanes.protocol import Outcome, Report
 
 
 @dataclass(slots=True)
-class Tally:
+class SliceResult:
     next: int
     committed: int
     """Up to there it is stored."""

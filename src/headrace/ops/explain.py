@@ -23,7 +23,7 @@ from headrace.core.groups.events import (
     Stop,
     Swept,
 )
-from headrace.core.groups.group import Group, Standing
+from headrace.core.groups.group import Group, ShardStanding
 from headrace.core.groups.journal import Entry
 from headrace.core.model import ShardId
 from headrace.core.quantities import shown_duration
@@ -175,7 +175,7 @@ def _changed(before: Group, after: Group) -> list[ShardId]:
     return gone + [s for s, now in after.shards.items() if before.shards.get(s) != now]
 
 
-def _became(before: Standing | None, after: Standing | None) -> str:
+def _became(before: ShardStanding | None, after: ShardStanding | None) -> str:
     if after is None:
         return "read and forgotten" if before and before.state == "done" else "gone"
     text: str = after.state

@@ -9,7 +9,7 @@ from typing import Any
 from headrace.core.computations.attempts import Attempts
 from headrace.core.errors import BadValue
 from headrace.core.groups.events import Stop
-from headrace.core.groups.group import Group, Standing
+from headrace.core.groups.group import Group, ShardStanding
 from headrace.core.groups.journal import Entry
 from headrace.core.model import Bounds, Record, ShardId, StreamInfo
 from headrace.core.ports import Sign
@@ -147,7 +147,7 @@ def _standing_view(
     if standing is None:
         # Not in the group: read and forgotten, or not heard of yet.
         over = position is not None and position.closed and not position.lag
-        standing = Standing("done" if over else "free")
+        standing = ShardStanding("done" if over else "free")
     since_ms = times.get(standing.granted)
     return {
         "shard": str(shard),

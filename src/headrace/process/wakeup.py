@@ -9,7 +9,7 @@ import threading
 from contextlib import suppress
 
 
-class Bell:
+class Wakeup:
     """Rung any number of times, it is heard once."""
 
     def __init__(self) -> None:

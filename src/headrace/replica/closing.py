@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from headrace.core.computations.dispatch import Duty, Hold, Lost
+from headrace.core.computations.dispatch import Duty, DutyState, LostSlice
 from headrace.core.ports import Grant
 from headrace.lanes.protocol import Work
 
@@ -15,8 +15,8 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class _Farewell(Generic[T]):
-    hold: Hold
+class _Closing(Generic[T]):
+    hold: DutyState
     charge: T
     lane: int
     work: Work
@@ -26,19 +26,19 @@ class _Farewell(Generic[T]):
     """Its grant is over: nobody is to be told that it is let go."""
 
 
-class Farewells(Generic[T]):
+class ClosingShards(Generic[T]):
     """Used under the dispatcher's lock. Its slices have numbers below zero."""
 
     def __init__(self, closing: Collection[str]) -> None:
         self._closing = closing
         """The computations that want it."""
-        self._waiting: dict[int, _Farewell[T]] = {}
+        self._waiting: dict[int, _Closing[T]] = {}
         self._numbers = 0
 
     def __len__(self) -> int:
         return sum(not farewell.dropped for farewell in self._waiting.values())
 
-    def takes(self, hold: Hold, charge: T, grant: Grant, lanes: Collection[int]) -> bool:
+    def takes(self, hold: DutyState, charge: T, grant: Grant, lanes: Collection[int]) -> bool:
         """Whether it is said goodbye to first: if a lane that is there has an instance of it."""
         lane = hold.last_lane
         wanted = hold.duty.computation in self._closing
@@ -46,7 +46,7 @@ class Farewells(Generic[T]):
             return False
         self._numbers -= 1
         work = _goodbye(hold, grant, self._numbers)
-        self._waiting[self._numbers] = _Farewell(hold, charge, lane, work)
+        self._waiting[self._numbers] = _Closing(hold, charge, lane, work)
         return True
 
     def next(self, lane: int) -> Work | None:
@@ -80,15 +80,15 @@ class Farewells(Generic[T]):
                 if not f.given or f.done:
                     del self._waiting[number]
 
-    def overdue(self, now_s: float) -> list[Lost]:
+    def overdue(self, now_s: float) -> list[LostSlice]:
         """Lanes that say goodbye and find no end."""
         return [
-            Lost(f.lane, f.hold.duty, f.hold.token)
+            LostSlice(f.lane, f.hold.duty, f.hold.token)
             for f in self._waiting.values()
             if f.given and not f.done and f.hold.ending_s is not None and now_s >= f.hold.ending_s
         ]
 
-    def over(self, now_s: float) -> list[tuple[Hold, T]]:
+    def over(self, now_s: float) -> list[tuple[DutyState, T]]:
         """Those that are said goodbye to, or had no more time for it."""
         ready = [
             number
@@ -99,7 +99,7 @@ class Farewells(Generic[T]):
         return [(f.hold, f.charge) for f in found if not f.dropped]
 
 
-def _goodbye(hold: Hold, grant: Grant, number: int) -> Work:
+def _goodbye(hold: DutyState, grant: Grant, number: int) -> Work:
     return Work(
         number=number,
         computation=hold.duty.computation,

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from headrace.core.computations.attempts import Attempts
-from headrace.core.computations.dispatch import Dispatch, Duty, Given, Hold, Lost
-from headrace.core.computations.verdict import Judge
+from headrace.core.computations.dispatch import Assigned, Dispatch, Duty, DutyState, LostSlice
+from headrace.core.computations.verdict import FailureJudge
 from headrace.core.errors import LaneLost
 from headrace.core.ports import Grant
-from headrace.lanes.protocol import Failed, Report, Verdict, Work
-from headrace.replica.closing import Farewells
+from headrace.lanes.protocol import Failed, Judged, Report, Work
+from headrace.replica.closing import ClosingShards
 from headrace.replica.counters import Counters
 from headrace.streams.encoding import now_ms
 
@@ -27,7 +27,7 @@ FAR = 16_384
 
 
 @dataclass(slots=True)
-class Charge:
+class DutyRecord:
     """What is known of a duty beside how it stands."""
 
     grant: Grant
@@ -42,7 +42,7 @@ class Charge:
     """By key, in seconds of the clock on the wall: they go with the shard from lane to lane."""
 
 
-class Call(NamedTuple):
+class GroupCall(NamedTuple):
     """Something that the group must hear of."""
 
     duty: Duty
@@ -55,7 +55,7 @@ class Dispatcher:
     def __init__(
         self,
         dispatch: Dispatch,
-        judges: Mapping[str, Judge],
+        judges: Mapping[str, FailureJudge],
         *,
         closing: Collection[str] = (),
         on_call: Callable[[], None],
@@ -69,10 +69,10 @@ class Dispatcher:
         self.clock = clock
         self.lock = threading.RLock()
         self.counters = {name: Counters() for name in dispatch.rules}
-        self.calls: queue.SimpleQueue[Call] = queue.SimpleQueue()
-        self._charges: dict[Duty, Charge] = {}
+        self.calls: queue.SimpleQueue[GroupCall] = queue.SimpleQueue()
+        self._charges: dict[Duty, DutyRecord] = {}
         self._boxes: dict[int, queue.SimpleQueue[Work | None]] = {}
-        self._farewells: Farewells[Charge] = Farewells(closing)
+        self._farewells: ClosingShards[DutyRecord] = ClosingShards(closing)
         self._closed = False
 
     # For lanes
@@ -99,12 +99,12 @@ class Dispatcher:
             self._deal()
             return box
 
-    def failed(self, lane: int, failed: Failed) -> Verdict:
+    def failed(self, lane: int, failed: Failed) -> Judged:
         with self.lock:
             given = self._in_hand(lane, failed.number)
             judge = self._judges[given.duty.computation]
             verdict = judge.failed(failed.failed, failed.retries, failed.handled)
-        return Verdict(verdict.action, verdict.wait_s, verdict.why)
+        return Judged(verdict.action, verdict.wait_s, verdict.why)
 
     def report(self, lane: int, report: Report) -> None:
         with self.lock:
@@ -136,19 +136,19 @@ class Dispatcher:
     ) -> None:
         with self.lock:
             now_s = self.clock()
-            self._charges[duty] = Charge(grant, attempts, careful_to)
+            self._charges[duty] = DutyRecord(grant, attempts, careful_to)
             self._dispatch.begin(duty, grant.token, at, end, now_s, parked_s=parked_s, most=most)
             if calls:
                 self._dispatch.timer(duty, now_s)
             self._deal()
 
-    def revoke(self, duty: Duty, token: bytes, until_s: float) -> Given | None:
+    def revoke(self, duty: Duty, token: bytes, until_s: float) -> Assigned | None:
         """It shall end; the slice in flight, if there is one."""
         with self.lock:
             self._dispatch.revoke(duty, token, until_s)
             return self._in_flight(duty, token)
 
-    def lose(self, duty: Duty, token: bytes, until_s: float) -> Given | None:
+    def lose(self, duty: Duty, token: bytes, until_s: float) -> Assigned | None:
         """Its grant is over; the slice in flight, if there is one."""
         with self.lock:
             given = self._in_flight(duty, token)
@@ -158,10 +158,10 @@ class Dispatcher:
                 del self._charges[duty]
             return given
 
-    def gone(self) -> list[tuple[Hold, Charge]]:
+    def gone(self) -> list[tuple[DutyState, DutyRecord]]:
         """What shall end and has; it is forgotten."""
         with self.lock:
-            found: list[tuple[Hold, Charge]] = []
+            found: list[tuple[DutyState, DutyRecord]] = []
             for hold in self._dispatch.gone(self.clock()):
                 charge = self._charges.pop(hold.duty)
                 if not self._farewells.takes(hold, charge, charge.grant, self._boxes):
@@ -171,7 +171,7 @@ class Dispatcher:
                 self._boxes[lane].put(self._farewells.next(lane))
             return found + self._farewells.over(self.clock())
 
-    def overdue(self) -> list[Lost]:
+    def overdue(self) -> list[LostSlice]:
         """Lanes that did not end in time: they are lost."""
         with self.lock:
             now_s = self.clock()
@@ -183,7 +183,7 @@ class Dispatcher:
                 self._forget(each.lane, each.duty)
             return lost
 
-    def lane_lost(self, lane: int, number: int | None = None) -> Lost | None:
+    def lane_lost(self, lane: int, number: int | None = None) -> LostSlice | None:
         """What the lane had in hand; with a number, only if it is still that slice."""
         with self.lock:
             given = self._dispatch.in_hand.get(lane)
@@ -193,7 +193,7 @@ class Dispatcher:
             self._forget(lane, None if lost is None else lost.duty)
             return lost
 
-    def charge(self, duty: Duty, token: bytes) -> Charge | None:
+    def charge(self, duty: Duty, token: bytes) -> DutyRecord | None:
         with self.lock:
             found = self._charges.get(duty)
             return found if found is not None and found.grant.token == token else None
@@ -224,7 +224,7 @@ class Dispatcher:
             self._deal()
             return self._dispatch.wake_s()
 
-    def in_flight(self) -> list[Given]:
+    def in_flight(self) -> list[Assigned]:
         with self.lock:
             return list(self._dispatch.in_hand.values())
 
@@ -260,7 +260,7 @@ class Dispatcher:
                 hold.at >= hold.end or hold.stopped for hold in self._dispatch.holds.values()
             )
 
-    def holds(self) -> list[tuple[Hold, Charge]]:
+    def holds(self) -> list[tuple[DutyState, DutyRecord]]:
         with self.lock:
             return [(hold, self._charges[duty]) for duty, hold in self._dispatch.holds.items()]
 
@@ -282,7 +282,7 @@ class Dispatcher:
         for given in self._dispatch.deal(self.clock()):
             self._boxes[given.lane].put(self._work(given))
 
-    def _work(self, given: Given) -> Work:
+    def _work(self, given: Assigned) -> Work:
         charge = self._charges[given.duty]
         hold = self._dispatch.holds[given.duty]
         return Work(
@@ -300,13 +300,13 @@ class Dispatcher:
             timers=charge.timers,
         )
 
-    def _in_hand(self, lane: int, number: int) -> Given:
+    def _in_hand(self, lane: int, number: int) -> Assigned:
         given = self._dispatch.in_hand.get(lane)
         if given is None or given.number != number:
             raise LaneLost(f"lane {lane} was given up, and slice {number} with it")
         return given
 
-    def _in_flight(self, duty: Duty, token: bytes) -> Given | None:
+    def _in_flight(self, duty: Duty, token: bytes) -> Assigned | None:
         hold = self._dispatch.holds.get(duty)
         return hold.given if hold is not None and hold.token == token else None
 
@@ -316,7 +316,7 @@ class Dispatcher:
         if duty is not None:
             self.counters[duty.computation].lanes_lost += 1
 
-    def _count(self, given: Given, report: Report) -> None:
+    def _count(self, given: Assigned, report: Report) -> None:
         counters = self.counters[given.duty.computation]
         if report.outcome == "fenced":
             counters.not_stored += 1
@@ -337,7 +337,7 @@ class Dispatcher:
             counters.first_failure_ms = now_ms()
         self._judges[given.duty.computation].handled(report.records)
 
-    def _settled(self, lane: int, given: Given, report: Report) -> Hold | None:
+    def _settled(self, lane: int, given: Assigned, report: Report) -> DutyState | None:
         """What becomes of the duty; None if its grant is over anyway."""
         now_s, dispatch, number = self.clock(), self._dispatch, report.number
         charge = self.charge(given.duty, given.token)
@@ -371,11 +371,11 @@ class Dispatcher:
         if hold.most and report.next >= charge.careful_to:
             dispatch.limit(given.duty, 0)
         if report.outcome in ("stopped", "fenced") or report.rewind is not None:
-            self.calls.put(Call(given.duty, charge.grant, report))
+            self.calls.put(GroupCall(given.duty, charge.grant, report))
             self._on_call()
         return hold
 
-    def _rewound(self, duty: Duty, charge: Charge, to: int) -> float:
+    def _rewound(self, duty: Duty, charge: DutyRecord, to: int) -> float:
         """At once the first time; who goes back to the same place again and again, waits."""
         again = charge.rewound_to == to
         charge.rewinds = charge.rewinds + 1 if again else 0

@@ -17,7 +17,7 @@ REST = 2
 REST_S_MAX = 0.005
 
 
-class Ends:
+class NewRecords:
     def __init__(
         self,
         backend: Backend,

@@ -16,22 +16,22 @@ from contextlib import suppress
 
 from headrace.core import store_keys
 from headrace.core.computations.attempts import CAREFUL_STEP, Attempts
-from headrace.core.computations.dispatch import SLICE_RECORDS_MAX, Dispatch, Duty, Given, Rules
-from headrace.core.computations.verdict import Judge
+from headrace.core.computations.dispatch import SLICE_RECORDS_MAX, Assigned, Dispatch, Duty, Rules
+from headrace.core.computations.verdict import FailureJudge
 from headrace.core.errors import BadSetting, Fenced, HeadraceError, Retryable, UnknownStream
 from headrace.core.model import ShardId, Slice
 from headrace.core.ports import Backend, Begin, Commit, End, Grant, Lost, Membership
 from headrace.engines.engine import Lanes
 from headrace.groups.admin import Groups
-from headrace.lanes.bound import Kit
+from headrace.lanes.bound import BoundComputation
 from headrace.lanes.protocol import Report
 from headrace.process.failpoints import failpoint
-from headrace.process.wakeup import Bell
-from headrace.replica.dispatcher import Call, Dispatcher
-from headrace.replica.new_records import Ends
+from headrace.process.wakeup import Wakeup
+from headrace.replica.dispatcher import Dispatcher, GroupCall
+from headrace.replica.new_records import NewRecords
 from headrace.replica.watchdog import Watchdog
 from headrace.streams.encoding import now_ms
-from headrace.streams.start import Positions
+from headrace.streams.start import StartPolicy
 
 log = logging.getLogger("headrace")
 
@@ -50,7 +50,7 @@ class Replica:
     def __init__(
         self,
         backend: Backend,
-        kits: Mapping[str, Kit],
+        kits: Mapping[str, BoundComputation],
         memberships: Mapping[str, Membership],
         made_lanes: Callable[[Dispatcher, int], Lanes],
         *,
@@ -67,10 +67,12 @@ class Replica:
         self._backend = backend
         self._memberships = dict(memberships)
         self._handler_s_max = handler_s_max
-        self._positions = {n: Positions(backend, kit.computation.start) for n, kit in kits.items()}
-        self._bell = Bell()
+        self._positions = {
+            n: StartPolicy(backend, kit.computation.start) for n, kit in kits.items()
+        }
+        self._bell = Wakeup()
         rules = {name: _rules(kit) for name, kit in kits.items()}
-        judges = {name: Judge(kit.policy, skip_first_failures) for name, kit in kits.items()}
+        judges = {name: FailureJudge(kit.policy, skip_first_failures) for name, kit in kits.items()}
         dispatch = Dispatch(rules, lanes, allocation, alone=alone)  # type: ignore[arg-type]
         self.dispatcher = Dispatcher(
             dispatch,
@@ -83,14 +85,14 @@ class Replica:
         self._to_begin: dict[tuple[Duty, bytes], Begin] = {}
         self._begin_at_s = 0.0
         self._new_code_at_s = 0.0
-        self._calls: list[tuple[float, Call]] = []
+        self._calls: list[tuple[float, GroupCall]] = []
         """What is to be told to groups, and when."""
         self._watchdog = Watchdog()
         self._terminated: set[str] = set()
         self._ending_s: float | None = None
         self._wishes: deque[float] = deque()
         """To end within so many seconds; the shortest holds. No lock: signal handlers wish, too."""
-        self._ends = Ends(backend, self.dispatcher, self._unwatched)
+        self._ends = NewRecords(backend, self.dispatcher, self._unwatched)
         self.failures: dict[str, HeadraceError] = {}
         """Computations that ended here, and why."""
         self.failure: BaseException | None = None
@@ -239,7 +241,7 @@ class Replica:
             self.failure = why
             self.end(0.0)
 
-    def _cut(self, given: Given | None) -> None:
+    def _cut(self, given: Assigned | None) -> None:
         if given is not None:
             self._lanes.cut(given.lane, given.number)
 
@@ -268,7 +270,7 @@ class Replica:
             ):  # who stopped it died before the group heard of it
                 del self._to_begin[key]
                 stopped = Report(number=0, next=at, outcome="stopped", reason=stored.reason)
-                self._calls.append((0.0, Call(key[0], grant, stopped)))
+                self._calls.append((0.0, GroupCall(key[0], grant, stopped)))
                 continue
             if end <= at:  # there was nothing to die of
                 stored = stored.ended()
@@ -357,7 +359,7 @@ class Replica:
                 log.warning("%s: told later: %s", call.duty, why)
                 self._calls.append((now_s + AGAIN_S, call))
 
-    def _heed(self, call: Call) -> None:
+    def _heed(self, call: GroupCall) -> None:
         duty, grant, report = call
         membership = self._memberships.get(duty.computation)
         if membership is None:
@@ -420,7 +422,7 @@ class Replica:
             elif verdict is not None:
                 self._timed_out(given, verdict, timeout_s or 0.0)
 
-    def _unheard(self, given: Given) -> None:
+    def _unheard(self, given: Assigned) -> None:
         """It hangs, at a record that is not known or at none: that is dealt with as if its process
         had died."""
         if self.dispatcher.lane_lost(given.lane, given.number) is not None:
@@ -428,7 +430,7 @@ class Replica:
             self._lanes.kill(given.lane)
             self._fence(given.duty, given.token)
 
-    def _timed_out(self, given: Given, offset: int, timeout_s: float) -> None:
+    def _timed_out(self, given: Assigned, offset: int, timeout_s: float) -> None:
         """One record takes too long: its lane is given up, and the attempt has failed."""
         if self.dispatcher.lane_lost(given.lane, given.number) is None:
             return
@@ -460,7 +462,7 @@ class Replica:
     def _fence(self, duty: Duty, token: bytes) -> None:
         charge = self.dispatcher.charge(duty, token)
         if charge is not None:
-            self._calls.append((0.0, Call(duty, charge.grant, None)))
+            self._calls.append((0.0, GroupCall(duty, charge.grant, None)))
 
     # New code
 
@@ -485,7 +487,7 @@ class Replica:
                         groups.resume(name, shard)  # for again soon
 
 
-def _rules(kit: Kit) -> Rules:
+def _rules(kit: BoundComputation) -> Rules:
     computation = kit.computation
     if computation.kind == "batch":
         return Rules(

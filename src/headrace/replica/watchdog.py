@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from headrace.core.computations.dispatch import Given
+from headrace.core.computations.dispatch import Assigned
 from headrace.engines.engine import Lanes
 from headrace.lanes.slice_in_hand import APART
 
@@ -38,7 +38,7 @@ class Watchdog:
     def __init__(self) -> None:
         self._seen: dict[int, _Seen] = {}
 
-    def look(self, flying: Iterable[Given], lanes: Lanes, now_s: float) -> Iterator[Given]:
+    def look(self, flying: Iterable[Assigned], lanes: Lanes, now_s: float) -> Iterator[Assigned]:
         """At each of them, one by one; long ones are told to end."""
         here = {given.lane: given for given in flying}
         self._seen = {lane: seen for lane, seen in self._seen.items() if lane in here}
@@ -57,7 +57,7 @@ class Watchdog:
             yield given
 
     def late(
-        self, given: Given, timeout_s: float | None, now_s: float
+        self, given: Assigned, timeout_s: float | None, now_s: float
     ) -> int | Literal["unheard"] | None:
         """The offset of the record that takes longer than this; "unheard" if something does and it
         is not known which; None if all is well."""

@@ -18,7 +18,7 @@ SPREAD_RECORDS = 1_000
 """So many records without a key go to one shard before the next one gets its turn."""
 
 
-class Share(NamedTuple):
+class CommitPart(NamedTuple):
     """What one commit appends."""
 
     appends: list[Append]
@@ -26,7 +26,7 @@ class Share(NamedTuple):
     """The shard of each record, in the order in which they were given."""
 
 
-class Shares:
+class Sharding:
     def __init__(self, info: StreamInfo) -> None:
         self._info = info
         self._route = router(info.routing, info.shards)
@@ -57,7 +57,7 @@ class Shares:
         mark: Producer | None = None,
         *,
         each: bool = False,
-    ) -> Iterator[Share]:
+    ) -> Iterator[CommitPart]:
         """Halves of halves of the batch, until each fits one commit.
 
         A producer's append stays whole, as its number stands for all of it: the backend refuses it
@@ -74,11 +74,13 @@ class Shares:
 
     def _divided(
         self, batch: Batch, targets: Sequence[int], shards: set[int], whole: bool, each: bool
-    ) -> Iterator[Share]:
+    ) -> Iterator[CommitPart]:
         half = len(targets) // 2
         if whole or not half or batch.nbytes <= COMMIT_BYTES_MAX:
             pieces = {targets[0]: batch} if len(shards) == 1 else batch.shared_out(targets)
-            yield Share([Append(self._info, *piece, each) for piece in pieces.items()], targets)
+            yield CommitPart(
+                [Append(self._info, *piece, each) for piece in pieces.items()], targets
+            )
             return
         yield from self._divided(batch.part(0, half), targets[:half], shards, False, each)
         yield from self._divided(batch.part(half, len(batch)), targets[half:], shards, False, each)

@@ -6,7 +6,7 @@ import logging
 from datetime import datetime
 from typing import Literal
 
-from headrace.consumers.held_shard import Holding
+from headrace.consumers.held_shard import HeldShard
 from headrace.core.errors import BadSetting, OffsetOutOfRange
 from headrace.core.model import Bounds, StreamInfo
 from headrace.core.ports import Backend, Begin
@@ -35,7 +35,7 @@ def offset_of(backend: Backend, info: StreamInfo, shard: int, where: Where, what
     return where
 
 
-class Positions:
+class StartPolicy:
     """By the user's choice, where no checkpoint says it."""
 
     def __init__(self, backend: Backend, start: Start) -> None:
@@ -60,7 +60,7 @@ class Positions:
             raise OffsetOutOfRange(info.name, shard, at, *bounds)
         return at
 
-    def trimmed(self, holding: Holding, why: OffsetOutOfRange) -> int:
+    def trimmed(self, holding: HeldShard, why: OffsetOutOfRange) -> int:
         """Where a shard goes on whose records were dropped while it was read."""
         info, shard = holding.grant.stream, holding.grant.shard
         bounds = self._backend.bounds(info, shard)

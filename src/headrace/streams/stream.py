@@ -20,7 +20,7 @@ from headrace.core.records.limits import check_shard
 from headrace.core.records.schema import read_schema
 from headrace.streams.appender import Appender
 from headrace.streams.encoding import Headers, Key, encoded_pairs, key_bytes, now_ms, row_of
-from headrace.streams.sharding import Share, Shares
+from headrace.streams.sharding import CommitPart, Sharding
 from headrace.streams.start import Where, offset_of
 
 READ_RECORDS = 10_000
@@ -35,7 +35,7 @@ class Stream:
         self._backend = backend
         self._codec = codec
         self.info = info
-        self._shares = Shares(info)
+        self._shares = Sharding(info)
 
     @property
     def name(self) -> str:
@@ -281,8 +281,8 @@ class Stream:
             at = found.next
 
     def _appended(
-        self, shares: Iterator[Share], mark: Producer | None
-    ) -> Iterator[tuple[Share, list[Place]]]:
+        self, shares: Iterator[CommitPart], mark: Producer | None
+    ) -> Iterator[tuple[CommitPart, list[Place]]]:
         """Where each share went, one after the other: while one is on its way the next is made
         ready, and it is sent once that one is there."""
         first, second = next(shares, None), next(shares, None)
@@ -306,7 +306,7 @@ class Stream:
             )
         return places
 
-    def _ids(self, share: Share, places: Sequence[Place]) -> list[RecordId]:
+    def _ids(self, share: CommitPart, places: Sequence[Place]) -> list[RecordId]:
         """The ids of a share's records, in the order in which they were given."""
         following = {
             place.shard: itertools.count(place.base)

@@ -17,7 +17,7 @@ import headrace
 from headrace.backends.kafka.appending.producers import Sender
 from headrace.backends.kafka.client.clients import Clients
 from headrace.core.records.conform import conformed
-from headrace.streams.sharding import Shares
+from headrace.streams.sharding import Sharding
 from headrace.testing.children import until
 from headrace.testing.contracts.backend_under_test import WAIT_S
 from tests.backends.kafka.hubs import Place
@@ -164,7 +164,7 @@ def test_who_is_refused_in_the_middle_is_told_that_some_is_written(
              pa.array(times, pa.timestamp("us", "UTC"))],
             names=["key", "data", "timestamp"],
         )  # fmt: skip
-        shares = Shares(stream.info)
+        shares = Sharding(stream.info)
         (share,) = shares.of(conformed(batch, 0), each=each)
         with pytest.raises(headrace.UnknownOutcome, match="look what was written"):
             hub.backend.append(share.appends)

@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 import headrace
 from headrace.backends.kafka.topics import stream_descriptions
-from headrace.backends.kafka.topics.changes import MISSED_MAX, Watch
+from headrace.backends.kafka.topics.changes import MISSED_MAX, ChangeWatch
 from headrace.backends.kafka.topics.stream_descriptions import Descriptions
 from headrace.core.errors import Retryable
 from headrace.testing.children import until
@@ -97,7 +97,7 @@ def deaf() -> Consumer:
 def test_a_watch_that_misses_changes_is_replaced(way: Way, url: str) -> None:
     with headrace.open(url) as hub:
         stream = hub.create_stream("shop/orders", shards=1)
-        found: Watch = hub.backend._watch  # type: ignore[attr-defined]
+        found: ChangeWatch = hub.backend._watch  # type: ignore[attr-defined]
         lost = found._watcher = deaf()
         found._has_told = True
 

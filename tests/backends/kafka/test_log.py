@@ -37,7 +37,7 @@ from headrace.backends.kafka.topics import topics
 from headrace.backends.kafka.topics.offsets import GONE
 from headrace.backends.kafka.topics.stream_descriptions import Description, Descriptions
 from headrace.core.model import Bounds
-from headrace.core.ports import CAPABILITIES, Append, Backend, Reading
+from headrace.core.ports import CAPABILITIES, Append, Backend, ReadResult
 from headrace.core.quantities import TIMESTAMP_MS_MAX
 from headrace.core.records.batch import Batch, Row
 from headrace.core.records.routing import router
@@ -623,7 +623,7 @@ def test_a_read_that_took_long_hands_out_nothing_of_a_stream_made_anew(
     old.append_many([(b"old", None)] * 3)
     real = Cursor.read
 
-    def slow(cursor: Cursor, *how: Any) -> Reading:
+    def slow(cursor: Cursor, *how: Any) -> ReadResult:
         _made_anew(place, "a")
         time.sleep(topics.IDENTITY_S)
         return real(cursor, *how)

@@ -22,11 +22,11 @@ import headrace
 from headrace.backends.kafka.client import native as speaking
 from headrace.backends.kafka.client.clients import Clients
 from headrace.backends.kafka.reading import cursors
-from headrace.backends.kafka.reading.columns import ColumnChunk
+from headrace.backends.kafka.reading.columns import ColumnRecords
 from headrace.backends.kafka.reading.cursor import Cursor
 from headrace.backends.kafka.reading.fetched import Arrived, Trouble
-from headrace.backends.kafka.reading.fetched_columns import NativeArrivals
-from headrace.backends.kafka.reading.listed import Chunk
+from headrace.backends.kafka.reading.fetched_columns import FetchedColumns
+from headrace.backends.kafka.reading.listed import ListedRecords
 from headrace.core.ports import Append
 from headrace.core.quantities import TIMESTAMP_MS_MAX
 from headrace.core.records.batch import Batch, Row
@@ -136,9 +136,9 @@ def test_a_chunk_counts_the_same_both_ways(
     keys, values = [key for key, _ in fields], [value for _, value in fields]
     count = len(fields)
     times = list(range(1, count + 1))
-    one = Chunk(range(count), keys, values, times, [None] * count)
+    one = ListedRecords(range(count), keys, values, times, [None] * count)
     columns = pa.array(keys, pa.binary()), pa.array(values, pa.binary())
-    other = ColumnChunk(range(count), *columns, pa.array([1000 * at for at in times], pa.int64()))
+    other = ColumnRecords(range(count), *columns, pa.array([1000 * at for at in times], pa.int64()))
     start = draw.draw(st.integers(0, count))
     end = draw.draw(st.integers(start, count))
     for mine, theirs in ((one, other), (one.part(start, end), other.part(start, end))):
@@ -205,13 +205,13 @@ def test_records_are_columns_on_the_way(
     """So that what the others compare is not one way twice."""
     stream = hub.create_stream("a", shards=1)
     made: list[int] = []
-    real = NativeArrivals._chunk
+    real = FetchedColumns._chunk
 
-    def chunk(self: NativeArrivals) -> tuple[Chunk | ColumnChunk | None, int | None]:
+    def chunk(self: FetchedColumns) -> tuple[ListedRecords | ColumnRecords | None, int | None]:
         made.append(self._sizes.records)
         return real(self)
 
-    monkeypatch.setattr(NativeArrivals, "_chunk", chunk)
+    monkeypatch.setattr(FetchedColumns, "_chunk", chunk)
     stream.append_arrow(_piece([None] * 100, [b"x"] * 100), shard=0)
     assert len(list(plain.stream("a").read(0))) == 100
     assert not made
@@ -251,7 +251,7 @@ def test_nothing_is_kept_of_what_was_fetched_ahead(
         for shard in range(shards):
             first = read(stream.info, shard, 0, max_records=10, max_bytes=2**20)
             (arrivals,) = [c._arrivals for c in _cursors(hub) if c.stands_in(stream.info, shard)]
-            assert isinstance(arrivals, NativeArrivals)
+            assert isinstance(arrivals, FetchedColumns)
             queue = ctypes.c_void_p(arrivals._queue)
             until(lambda q=queue: fetched(q) > 2_000, "more is fetched", WAIT_S)  # type: ignore[misc]
             assert first.next == 10
@@ -349,16 +349,16 @@ def test_a_client_whose_partition_is_gone_does_not_end_the_process(place: Place)
         assert child.output() == "went on\n"
 
 
-def _arrivals_of(clients: Clients) -> NativeArrivals:
+def _arrivals_of(clients: Clients) -> FetchedColumns:
     assert clients.native is not None
-    return NativeArrivals(
+    return FetchedColumns(
         clients.native,
         *clients.native_consumer(clients.native),
         clients.settings.bootstrap,
     )
 
 
-def _check_closes(arrivals: NativeArrivals) -> None:
+def _check_closes(arrivals: FetchedColumns) -> None:
     ending = threading.Thread(target=arrivals.close, daemon=True)
     ending.start()
     ending.join(WAIT_S)

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from headrace.backends.kafka.client import patient
-from headrace.backends.kafka.client.patient import SILENT_S, Asked
+from headrace.backends.kafka.client.patient import SILENT_S, PatientClient
 from headrace.core.errors import Closed, Unreachable
 
 
@@ -40,7 +40,9 @@ class World:
         clients: Any = SimpleNamespace(
             up=lambda: None, down=lambda *_: None, settings=SimpleNamespace(without_secrets=str)
         )
-        self.asked = Asked(self._make(), self._make, self._rest, clients, 60.0, self._check_open)
+        self.asked = PatientClient(
+            self._make(), self._make, self._rest, clients, 60.0, self._check_open
+        )
 
     def _make(self) -> Client:
         client = Client(self)

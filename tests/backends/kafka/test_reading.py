@@ -13,8 +13,8 @@ from confluent_kafka import KafkaError, Producer
 import headrace
 from headrace.backends.kafka.messages import EXTRA
 from headrace.backends.kafka.reading.cursor import Cursor
-from headrace.backends.kafka.reading.fetched import Arrived, MessageArrivals, Trouble
-from headrace.backends.kafka.reading.listed import Chunk
+from headrace.backends.kafka.reading.fetched import Arrived, FetchedMessages, Trouble
+from headrace.backends.kafka.reading.listed import ListedRecords
 from headrace.ops.doctor import damage_findings
 from headrace.testing.contracts.backend_under_test import WAIT_S
 from headrace.tools.kafka_node import Broker
@@ -60,9 +60,9 @@ def test_what_comes_with_the_news_of_damage_is_not_handed_out_before_it(
     """The client may find its way behind a damaged batch by chance."""
     offsets = [*range(10), *range(20, 30)]
     values: list[bytes | None] = [b"%d" % offset for offset in offsets]
-    chunk = Chunk(offsets, [None] * 20, values, [1] * 20, [None] * 20)
+    chunk = ListedRecords(offsets, [None] * 20, values, [1] * 20, [None] * 20)
     news = Trouble(10, KafkaError(KafkaError._BAD_MSG, "CRC"))
-    monkeypatch.setattr(MessageArrivals, "take", lambda *_: Arrived(chunk, [news]))
+    monkeypatch.setattr(FetchedMessages, "take", lambda *_: Arrived(chunk, [news]))
     with headrace.open(f"{place.url}?native=false") as hub:
         stream = hub.create_stream("a", shards=1)
         stream.append_many([(b"x", "k")] * 30)

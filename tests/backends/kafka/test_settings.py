@@ -12,7 +12,7 @@ import headrace
 from headrace.backends.kafka.client.clients import COMMON, READING, WRITING, Clients
 from headrace.backends.kafka.client.failures import connect_failure, translated
 from headrace.backends.kafka.client.settings import OURS, KafkaSettings
-from headrace.backends.kafka.client.usable import Gate
+from headrace.backends.kafka.client.usable import Usable
 from headrace.core.errors import BadHub, BadQuantity, BadSetting
 
 NOWHERE = "kafka://127.0.0.1:9"
@@ -291,7 +291,7 @@ SECRETS = (
 @pytest.mark.parametrize("name", SECRETS)
 def test_no_text_of_ours_holds_a_secret(name: str, caplog: pytest.LogCaptureFixture) -> None:
     settings = of("kafka://one/team", {name: SECRET})
-    for shown in (repr(settings), str(settings), f"{settings}", repr(Clients(settings, Gate()))):
+    for shown in (repr(settings), str(settings), f"{settings}", repr(Clients(settings, Usable()))):
         assert SECRET not in shown
     said = KafkaError(KafkaError._AUTHENTICATION, f"it said {SECRET} to me")
     other = KafkaError(KafkaError.UNKNOWN, f"it said {SECRET} to me")
@@ -300,8 +300,8 @@ def test_no_text_of_ours_holds_a_secret(name: str, caplog: pytest.LogCaptureFixt
     assert SECRET not in str(connect_failure([other], settings))
     assert SECRET not in str(translated(other, settings, "doing"))
     with caplog.at_level(logging.DEBUG):
-        Clients(settings, Gate())._note(other)
-        Clients(settings, Gate()).down(other, 1.0)
+        Clients(settings, Usable())._note(other)
+        Clients(settings, Usable()).down(other, 1.0)
     assert "it said" in caplog.text
     assert SECRET not in caplog.text
 

@@ -16,11 +16,11 @@ from headrace.core.computations.dispatch import (
     SLICE_S,
     WARM_S,
     Allocation,
+    Assigned,
     Dispatch,
     Duty,
-    Given,
-    Hold,
-    Lost,
+    DutyState,
+    LostSlice,
     Pace,
     Rules,
     State,
@@ -49,21 +49,21 @@ def machine(
     return dispatch
 
 
-def dealt(dispatch: Dispatch, now_s: float, *lanes: int) -> dict[int, Given]:
+def dealt(dispatch: Dispatch, now_s: float, *lanes: int) -> dict[int, Assigned]:
     """These lanes ask; what each lane got."""
     for lane in lanes:
         dispatch.ask(lane)
     return {given.lane: given for given in dispatch.deal(now_s)}
 
 
-def shards(given: dict[int, Given]) -> dict[int, int]:
+def shards(given: dict[int, Assigned]) -> dict[int, int]:
     """Which shard each lane got."""
     return {lane: each.duty.shard.index for lane, each in given.items()}
 
 
 def done(
-    dispatch: Dispatch, given: Given, now_s: float, next: int | None = None, spent_s: float = 0.1
-) -> Hold | None:
+    dispatch: Dispatch, given: Assigned, now_s: float, next: int | None = None, spent_s: float = 0.1
+) -> DutyState | None:
     upto = given.end if next is None else next
     records = upto - given.start
     return dispatch.done(given.lane, given.number, upto, now_s, records=records, spent_s=spent_s)
@@ -79,7 +79,7 @@ def state(dispatch: Dispatch, now_s: float, index: int = 0) -> State:
 def test_a_free_lane_gets_a_slice_from_the_checkpoint_on() -> None:
     dispatch = Dispatch({"bill": Rules()}, 1)
     dispatch.begin(duty(), TOKEN, 7, 10, 0.0)
-    assert dealt(dispatch, 0.0, 3) == {3: Given(3, 1, duty(), TOKEN, 7, 10, warm=False)}
+    assert dealt(dispatch, 0.0, 3) == {3: Assigned(3, 1, duty(), TOKEN, 7, 10, warm=False)}
     assert dispatch.in_hand[3].duty == duty()
     assert not dispatch.waiting
 
@@ -160,7 +160,7 @@ def test_late_and_repeated_reports_change_nothing() -> None:
     assert dispatch.in_hand == {0: second}
 
 
-def _heeds_nothing(dispatch: Dispatch, given: Given) -> None:
+def _heeds_nothing(dispatch: Dispatch, given: Assigned) -> None:
     before = [replace(hold) for hold in dispatch.holds.values()]
     assert done(dispatch, given, 0.2) is None
     assert dispatch.park(given.lane, given.number, 3, 9.0, 0.2) is None
@@ -364,7 +364,7 @@ def test_the_lane_of_a_revoked_shard_is_lost_at_the_deadline_and_only_that() -> 
     given = dealt(dispatch, 0.0, 0, 1)
     dispatch.revoke(duty(0), TOKEN, 5.0)
     assert dispatch.overdue(4.9) == []
-    assert dispatch.overdue(5.0) == [Lost(0, duty(0), TOKEN)]
+    assert dispatch.overdue(5.0) == [LostSlice(0, duty(0), TOKEN)]
     assert dispatch.in_hand == {1: given[1]}
     (hold,) = dispatch.gone(5.0)
     assert (hold.duty, hold.doubtful) == (duty(0), True)
@@ -385,7 +385,7 @@ def test_a_grant_that_is_lost_while_it_ends_gets_no_more_time() -> None:
     dispatch.revoke(duty(), TOKEN, 5.0)
     dispatch.lose(duty(), TOKEN, 9.0)
     assert dispatch.wake_s() == 5.0
-    assert dispatch.overdue(5.0) == [Lost(0, duty(), TOKEN)]
+    assert dispatch.overdue(5.0) == [LostSlice(0, duty(), TOKEN)]
 
 
 def test_what_is_said_about_another_grant_changes_nothing() -> None:
@@ -424,7 +424,7 @@ def test_a_lane_under_a_lost_grant_is_given_up_at_the_deadline() -> None:
     dispatch.lose(duty(), TOKEN, 5.0)
     dispatch.begin(duty(), NEXT, 0, 10, 1.0)
     assert dispatch.overdue(4.9) == []
-    assert dispatch.overdue(5.0) == [Lost(0, duty(), TOKEN)]
+    assert dispatch.overdue(5.0) == [LostSlice(0, duty(), TOKEN)]
     assert state(dispatch, 5.0) == "ready"
     assert dealt(dispatch, 5.0)[1].token == NEXT
 
@@ -432,7 +432,7 @@ def test_a_lane_under_a_lost_grant_is_given_up_at_the_deadline() -> None:
 def test_what_a_lost_lane_had_is_in_doubt_until_it_is_granted_anew() -> None:
     dispatch = machine(10)
     given = dealt(dispatch, 0.0, 0, 1)[0]
-    assert dispatch.lane_lost(0) == Lost(0, duty(), TOKEN)
+    assert dispatch.lane_lost(0) == LostSlice(0, duty(), TOKEN)
     assert state(dispatch, 9.0) == "doubtful"
     assert (dispatch.deal(9.0), dispatch.wake_s()) == ([], inf)
     assert done(dispatch, given, 9.0) is None
@@ -777,10 +777,10 @@ def test_among_a_thousand_ready_shards_only_the_one_that_is_given_is_looked_into
 ) -> None:
     """So that a lane that asks is served in a fraction of a millisecond."""
     dispatch = machine(*[10**9] * 1000, lanes=10)
-    looked: list[Hold] = []
+    looked: list[DutyState] = []
     ready_s = Dispatch._ready_s
 
-    def counted(self: Dispatch, hold: Hold) -> float:
+    def counted(self: Dispatch, hold: DutyState) -> float:
         looked.append(hold)
         return ready_s(self, hold)
 

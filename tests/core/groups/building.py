@@ -32,7 +32,7 @@ from headrace.core.groups.events import (
     StreamFacts,
     Swept,
 )
-from headrace.core.groups.group import Group, Member, Standing
+from headrace.core.groups.group import Group, Member, ShardStanding
 from headrace.core.groups.machine import step
 from headrace.core.model import ShardId
 
@@ -56,28 +56,28 @@ def at(index: int, stream: str = STREAM) -> ShardId:
     return ShardId(stream, index)
 
 
-def waiting(epoch: int = 0, parents: tuple[int, ...] = ()) -> Standing:
-    return Standing("waiting", epoch, parents=parents)
+def waiting(epoch: int = 0, parents: tuple[int, ...] = ()) -> ShardStanding:
+    return ShardStanding("waiting", epoch, parents=parents)
 
 
-def free(epoch: int = 0, parents: tuple[int, ...] = (), stopped: bool = False) -> Standing:
-    return Standing("free", epoch, parents=parents, stopped=stopped)
+def free(epoch: int = 0, parents: tuple[int, ...] = (), stopped: bool = False) -> ShardStanding:
+    return ShardStanding("free", epoch, parents=parents, stopped=stopped)
 
 
 def held(
     owner: str, epoch: int = 1, granted: int = VERSION, parents: tuple[int, ...] = ()
-) -> Standing:
-    return Standing("held", epoch, owner, granted=granted, parents=parents)
+) -> ShardStanding:
+    return ShardStanding("held", epoch, owner, granted=granted, parents=parents)
 
 
 def moving(
     owner: str, then: str | None, epoch: int = 1, granted: int = VERSION, stopped: bool = False
-) -> Standing:
-    return Standing("moving", epoch, owner, then, granted, stopped=stopped)
+) -> ShardStanding:
+    return ShardStanding("moving", epoch, owner, then, granted, stopped=stopped)
 
 
-def done(epoch: int = 1, parents: tuple[int, ...] = ()) -> Standing:
-    return Standing("done", epoch, parents=parents)
+def done(epoch: int = 1, parents: tuple[int, ...] = ()) -> ShardStanding:
+    return ShardStanding("done", epoch, parents=parents)
 
 
 def member(incarnation: int = 1, timeout_s: float = 10.0) -> Member:
@@ -85,7 +85,7 @@ def member(incarnation: int = 1, timeout_s: float = 10.0) -> Member:
 
 
 def built(
-    shards: Mapping[int, Standing],
+    shards: Mapping[int, ShardStanding],
     *members: str,
     order: bool = False,
     allocator: Allocator = balanced,

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.core.errors import BadSetting, OffsetOutOfRange
-from headrace.core.groups.checkpoint import Checkpoint, Marks
+from headrace.core.groups.checkpoint import Checkpoint, HandedOut
 from headrace.core.model import Bounds, ShardId, Slice
 
 SHARD = ShardId("orders", 2)
@@ -100,15 +100,15 @@ def test_a_checkpoint_reads_back_from_its_bytes(next: int, commits: int) -> None
 # Marks
 
 
-def _marks(*ends: int, start: int = 0) -> Marks:
-    marks = Marks(start)
+def _marks(*ends: int, start: int = 0) -> HandedOut:
+    marks = HandedOut(start)
     for end in ends:
         marks.give(end)
     return marks
 
 
 def test_slices_are_given_one_behind_the_other() -> None:
-    marks = Marks(7)
+    marks = HandedOut(7)
     assert [marks.give(9), marks.give(10), marks.give(20)] == [(7, 9), (9, 10), (10, 20)]
     assert (marks.given, marks.next, marks.committed) == (20, 7, 7)
 
@@ -166,7 +166,7 @@ def test_the_next_offset_is_behind_all_that_is_done_and_before_all_that_is_not(
     drawn: tuple[list[int], list[int]],
 ) -> None:
     sizes, finishing = drawn
-    marks = Marks(100)
+    marks = HandedOut(100)
     slices = [marks.give(marks.given + size) for size in sizes]
     slices.append((9_999, 10_000))  # never given
     done: set[int] = set()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from headrace.core.errors import BadStored, NewerFormat, UnknownAllocator
 from headrace.core.groups.allocators import Allocator, balanced, named
-from headrace.core.groups.group import Group, Member, Standing, State
+from headrace.core.groups.group import Group, Member, ShardStanding, State
 from headrace.core.groups.group_bytes import VERSION, decoded, encoded, title
 from headrace.core.groups.machine import GROUP_SHARDS_MAX
 from headrace.core.model import ShardId
@@ -37,10 +37,10 @@ SMALL = Group(
     gone={"C": 6, "B": 7},
     streams={"bills": 9, "orders": 1},
     shards={
-        ShardId("orders", 0): Standing("held", 5, "A", None, 6),
-        ShardId("orders", 1): Standing("moving", 2, "A", "é", 3, (0,)),
-        ShardId("orders", 5): Standing("waiting", 1, parents=(0, 1)),
-        ShardId("bills", 0): Standing("free", 4, stopped=True),
+        ShardId("orders", 0): ShardStanding("held", 5, "A", None, 6),
+        ShardId("orders", 1): ShardStanding("moving", 2, "A", "é", 3, (0,)),
+        ShardId("orders", 5): ShardStanding("waiting", 1, parents=(0, 1)),
+        ShardId("bills", 0): ShardStanding("free", 4, stopped=True),
     },
     floor=3,
     entered=4,
@@ -96,7 +96,7 @@ def groups(draw: st.DrawFn) -> Group:
     somebody = st.sampled_from([None, *members])
     ids = st.builds(ShardId, st.sampled_from(list(streams)), U32) if streams else st.nothing()
     standings = st.builds(
-        Standing,
+        ShardStanding,
         st.sampled_from(STATES),
         U64,
         somebody,
@@ -163,7 +163,7 @@ def test_who_is_gone_reads_back_in_order_for_the_first_are_forgotten_first() -> 
 
 def test_the_name_of_a_stream_is_stored_once_however_many_subscribe_to_it() -> None:
     members = {f"m{n}": Member(1, frozenset({"shop/orders", "shop/later"})) for n in range(9)}
-    shards = {ShardId("shop/orders", n): Standing("free") for n in range(9)}
+    shards = {ShardId("shop/orders", n): ShardStanding("free") for n in range(9)}
     group = Group("g", members=members, streams={"shop/orders": 1}, shards=shards)
     data = encoded(group)
     assert (data.count(b"shop/orders"), data.count(b"shop/later")) == (1, 1)
@@ -191,7 +191,7 @@ def test_the_allocator_is_found_by_name_and_version() -> None:
 def test_ten_thousand_shards_stay_below_512_kb() -> None:
     names = [f"worker-{n:04}.shop.example.com:{40_000 + n}" for n in range(100)]
     shards = {
-        ShardId("shop/orders", n): Standing(
+        ShardId("shop/orders", n): ShardStanding(
             "moving", 2**40, names[n % 100], names[n % 99], 2**40, (n // 2,) if n % 2 else ()
         )
         for n in range(10_000)
@@ -204,7 +204,7 @@ def test_ten_thousand_shards_stay_below_512_kb() -> None:
 
 
 def test_as_many_shards_as_a_group_can_hold_read_back() -> None:
-    shards = {ShardId("s", n): Standing("free") for n in range(GROUP_SHARDS_MAX)}
+    shards = {ShardId("s", n): ShardStanding("free") for n in range(GROUP_SHARDS_MAX)}
     group = Group("g", streams={"s": 1}, shards=shards)
     assert decoded(encoded(group), _by_name) == group
 

@@ -38,7 +38,7 @@ from headrace.core.groups.events import (
     StreamFacts,
     Swept,
 )
-from headrace.core.groups.group import Group, Member, Move, Standing, State
+from headrace.core.groups.group import Group, Member, Move, ShardStanding, State
 from headrace.core.groups.group_bytes import decoded, encoded
 from headrace.core.groups.machine import GROUP_SHARDS_MAX, step
 from headrace.core.model import OFFSET_MAX, ShardId
@@ -250,7 +250,7 @@ def test_edge_7_of_a_shard_that_was_forgotten(order: bool) -> None:
 def test_edge_7_while_an_ancestor_is_not_done(order: bool, state: State) -> None:
     before = built({0: free(), 3: done(5, (0,))}, order=order)
     after, _ = step(before, ForceCheckpoint(at(3), 5, 0, finished=False))
-    shards = {at(0): free(), at(3): Standing(state, 6, parents=(0,))}
+    shards = {at(0): free(), at(3): ShardStanding(state, 6, parents=(0,))}
     assert after == replace(before, version=NEXT, shards=shards)
     assert _moves(after) == [(3, "fence", "done", "done"), (3, "7", "done", state)]
 
@@ -287,7 +287,7 @@ def test_a_shard_not_heard_of_yet_is_forced_to_its_end_and_stays_known_for_its_a
     ids=["free", "held", "moving"],
 )
 def test_edge_8_closed_and_read_to_its_end(
-    standing: Standing, edge: tuple[int, str, str, str]
+    standing: ShardStanding, edge: tuple[int, str, str, str]
 ) -> None:
     names = () if standing.state == "free" else ("A",)
     before = built({0: standing}, *names)
@@ -392,7 +392,7 @@ def test_edge_next_promised_to_somebody_else() -> None:
     assert _moves(after) == [(1, "next", "moving", "moving")]
 
 
-def _fenced_by_force(standing: Standing) -> ForceCheckpoint:
+def _fenced_by_force(standing: ShardStanding) -> ForceCheckpoint:
     return ForceCheckpoint(at(0), standing.epoch, 5, finished=standing.state == "done")
 
 
@@ -409,7 +409,7 @@ def _fenced_by_force(standing: Standing) -> ForceCheckpoint:
     ],
     ids=lambda value: getattr(value, "state", None) or type(value).__name__,
 )
-def test_edge_fence(standing: Standing, event: Event | None) -> None:
+def test_edge_fence(standing: ShardStanding, event: Event | None) -> None:
     rest = {1: held("A"), 2: waiting(parents=(0, 1))}
     names = {"waiting": ("A",), "done": ("A",), "moving": ("A", "B")}.get(standing.state, ())
     if standing.state in ("held", "free"):
@@ -424,7 +424,7 @@ def test_edge_fence(standing: Standing, event: Event | None) -> None:
 
 
 @pytest.mark.parametrize("standing", [waiting(3, (1,)), free(3), done(3), None])
-def test_fencing_what_nobody_owns_is_late(standing: Standing | None) -> None:
+def test_fencing_what_nobody_owns_is_late(standing: ShardStanding | None) -> None:
     shards = {1: free(), 2: waiting(parents=(0, 1))}
     before = built({**shards, **({} if standing is None else {0: standing})}, order=True)
     after, reply = step(before, Fence(at(0), 3))
@@ -451,7 +451,7 @@ def test_edge_forget_once_no_descendant_waits() -> None:
     [waiting(3, (1,)), free(3), held("A", 3), moving("A", "B", 3), done(3)],
     ids=lambda standing: standing.state,
 )
-def test_edge_drop_its_stream_is_gone(standing: Standing) -> None:
+def test_edge_drop_its_stream_is_gone(standing: ShardStanding) -> None:
     before = built({0: standing}, "A", "B", order=True)
     after, reply = step(before, ShardsChanged(facts()))
     assert after == replace(before, version=NEXT, streams={}, shards={}, floor=3, removed=NEXT)
@@ -752,7 +752,7 @@ def test_a_late_stop_does_not_stop_what_was_resumed() -> None:
 
 @pytest.mark.parametrize("standing", [free(3), waiting(3, (1,))], ids=["free", "waiting"])
 def test_a_late_stop_does_not_stop_what_was_resumed_while_nobody_owned_it(
-    standing: Standing,
+    standing: ShardStanding,
 ) -> None:
     group = built({0: standing, 1: free()}, order=True)
     group = stepped(group, Stop(at(0), 3), Resume(at(0), 3))
@@ -776,7 +776,9 @@ def test_late_facts_still_tell_which_known_shards_are_finished() -> None:
 
 
 @pytest.mark.parametrize("known", [{0: held("A", 3)}, {}], ids=["a shard", "no shard"])
-def test_late_facts_do_not_bring_back_a_stream_that_is_gone(known: Mapping[int, Standing]) -> None:
+def test_late_facts_do_not_bring_back_a_stream_that_is_gone(
+    known: Mapping[int, ShardStanding],
+) -> None:
     group = stepped(built(known, "A"), ShardsChanged(facts()))
     after, _ = step(group, ShardsChanged(facts(0, seen=VERSION)))
     assert after.shards == {}
@@ -910,7 +912,7 @@ def test_late_facts_do_not_drop_the_children_that_came_of_a_split() -> None:
     ],
     ids=lambda standing: standing.state,
 )
-def test_a_shard_in_any_state_is_dropped(standing: Standing) -> None:
+def test_a_shard_in_any_state_is_dropped(standing: ShardStanding) -> None:
     before = built({1: held("A"), 7: standing}, "A", order=True)
     after = stepped(before, ShardsChanged(facts(1)))
     assert after.shards == {at(1): held("A")}

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from headrace.core.groups.events import Denied, Heartbeat, Release, Settled
-from headrace.core.groups.seat import LEASE_SHARE, Change, Seat
+from headrace.core.groups.seat import LEASE_SHARE, Seat, SeatChange
 from tests.core.groups.building import answer, at
 
 
@@ -20,7 +20,7 @@ def _sent(seat: Seat) -> Heartbeat:
     return sent
 
 
-def _told(seat: Seat, version: int, shards: dict[int, int]) -> list[Change]:
+def _told(seat: Seat, version: int, shards: dict[int, int]) -> list[SeatChange]:
     """What changes by the answer to the next heartbeat."""
     return seat.answered(_sent(seat).beat, answer(version, shards))
 
@@ -69,12 +69,12 @@ def test_only_the_answer_to_the_latest_heartbeat_changes_what_is_held() -> None:
     _sent(seat)
     assert seat.answered(1, answer(6, {1: 1})) == []
     assert (seat.held, seat.seen) == ({at(0): 1}, 5)
-    assert seat.answered(2, answer(6, {0: 1, 1: 1})) == [Change(at(1), 1, begin=True)]
+    assert seat.answered(2, answer(6, {0: 1, 1: 1})) == [SeatChange(at(1), 1, begin=True)]
 
 
 def test_an_answer_that_comes_twice_changes_nothing_the_second_time() -> None:
     seat = _seat(s0=1)
-    assert _told(seat, 6, {}) == [Change(at(0), 1, begin=False)]
+    assert _told(seat, 6, {}) == [SeatChange(at(0), 1, begin=False)]
     assert seat.answered(1, answer(7, {5: 5})) == []
     assert (seat.held, seat.seen) == ({}, 6)
 
@@ -94,18 +94,18 @@ def test_an_older_version_is_ignored() -> None:
 
 def test_an_answer_of_the_same_version_is_heeded() -> None:
     seat = _seat()
-    assert _told(seat, 5, {0: 1}) == [Change(at(0), 1, begin=True)]
+    assert _told(seat, 5, {0: 1}) == [SeatChange(at(0), 1, begin=True)]
 
 
 def test_what_is_granted_is_begun() -> None:
     seat = _seat(s0=1)
-    assert _told(seat, 6, {0: 1, 2: 7}) == [Change(at(2), 7, begin=True)]
+    assert _told(seat, 6, {0: 1, 2: 7}) == [SeatChange(at(2), 7, begin=True)]
     assert (seat.held, seat.seen) == ({at(0): 1, at(2): 7}, 6)
 
 
 def test_what_is_granted_no_more_is_ended_and_reported_until_it_is_let_go() -> None:
     seat = _seat(s0=1, s1=4)
-    assert _told(seat, 6, {0: 1}) == [Change(at(1), 4, begin=False)]
+    assert _told(seat, 6, {0: 1}) == [SeatChange(at(1), 4, begin=False)]
     assert (seat.held, seat.leaving) == ({at(0): 1}, {at(1): 4})
     assert _sent(seat) == Heartbeat("A", 3, 2, 6, {at(0): 1, at(1): 4})
     assert seat.answered(2, answer(6, {0: 1})) == []
@@ -138,7 +138,7 @@ def test_an_epoch_once_let_go_is_never_taken_up_again() -> None:
     seat.let_go(at(0), 1)
     assert _told(seat, 6, {0: 1}) == []
     assert seat.held == {}
-    assert _told(seat, 7, {0: 2}) == [Change(at(0), 2, begin=True)]
+    assert _told(seat, 7, {0: 2}) == [SeatChange(at(0), 2, begin=True)]
 
 
 def test_an_older_epoch_than_one_let_go_is_not_taken_up_either() -> None:
@@ -156,12 +156,12 @@ def test_what_is_being_let_go_is_not_taken_up_again_under_its_epoch() -> None:
     assert (seat.held, seat.leaving) == ({}, {at(0): 1})
     assert seat.let_go(at(0), 1) == Release("A", 3, {at(0): 1})
     assert _told(seat, 8, {0: 1}) == []
-    assert _told(seat, 9, {0: 2}) == [Change(at(0), 2, begin=True)]
+    assert _told(seat, 9, {0: 2}) == [SeatChange(at(0), 2, begin=True)]
 
 
 def test_under_a_risen_epoch_work_begins_only_when_that_under_the_old_one_has_ended() -> None:
     seat = _seat(s0=1)
-    assert _told(seat, 6, {0: 2}) == [Change(at(0), 1, begin=False)]
+    assert _told(seat, 6, {0: 2}) == [SeatChange(at(0), 1, begin=False)]
     assert (seat.held, seat.leaving) == ({at(0): 2}, {at(0): 1})
     assert _sent(seat).held == {at(0): 2}
     assert seat.let_go(at(0), 1) == Release("A", 3, {at(0): 1})
@@ -192,7 +192,7 @@ def test_what_was_not_begun_and_taken_away_is_not_taken_up_again_under_its_epoch
     assert seat.held == {}
     seat.let_go(at(0), 1)
     assert _told(seat, 9, {0: 2}) == []
-    assert _told(seat, 10, {0: 3}) == [Change(at(0), 3, begin=True)]
+    assert _told(seat, 10, {0: 3}) == [SeatChange(at(0), 3, begin=True)]
 
 
 def test_what_was_not_begun_rises_again_without_a_word() -> None:

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.core.groups.events import Evict
-from headrace.core.groups.silence import Watch
+from headrace.core.groups.silence import SilenceWatch
 from headrace.core.ports import Sign
 
 A = ("A", 1)
@@ -20,8 +20,8 @@ def _alive(beat: int) -> tuple[Sign, float]:
     return Sign(True, beat), SESSION_S
 
 
-def _watch() -> Watch:
-    return Watch(GAP_S)
+def _watch() -> SilenceWatch:
+    return SilenceWatch(GAP_S)
 
 
 def test_a_dead_process_is_gone_at_once() -> None:

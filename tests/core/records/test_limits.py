@@ -7,7 +7,7 @@ import pytest
 from headrace.core.errors import BadRecord, OffsetOutOfRange, UnknownShard
 from headrace.core.model import Bounds, StreamInfo, even_shards
 from headrace.core.records.batch import COMMIT_BYTES_MAX, Batch, Row
-from headrace.core.records.limits import Room, check_commit_bytes, check_shard, check_start
+from headrace.core.records.limits import ReadBudget, check_commit_bytes, check_shard, check_start
 
 ORDERS = StreamInfo(
     name="orders",
@@ -26,18 +26,18 @@ def _batch(base: int, *sizes: int) -> Batch:
     return Batch(rows=rows, stream="orders", shard=0, offsets=range(base, base + len(rows)))
 
 
-def _taken(room: Room, batch: Batch, start: int = 0, end: int = 100) -> list[int]:
+def _taken(room: ReadBudget, batch: Batch, start: int = 0, end: int = 100) -> list[int]:
     return list(room.take(batch, start, end).offsets)
 
 
 def test_a_read_takes_the_slice() -> None:
-    assert _taken(Room(99, 9_999), _batch(10, 1, 1, 1, 1, 1), 0, 99) == [10, 11, 12, 13, 14]
-    assert _taken(Room(99, 9_999), _batch(10, 1, 1, 1, 1, 1), 11, 13) == [11, 12]
-    assert _taken(Room(99, 9_999), _batch(10, 1, 1, 1, 1, 1), 14, 15) == [14]
+    assert _taken(ReadBudget(99, 9_999), _batch(10, 1, 1, 1, 1, 1), 0, 99) == [10, 11, 12, 13, 14]
+    assert _taken(ReadBudget(99, 9_999), _batch(10, 1, 1, 1, 1, 1), 11, 13) == [11, 12]
+    assert _taken(ReadBudget(99, 9_999), _batch(10, 1, 1, 1, 1, 1), 14, 15) == [14]
 
 
 def test_a_read_takes_so_many_records() -> None:
-    room = Room(3, 9_999)
+    room = ReadBudget(3, 9_999)
     assert _taken(room, _batch(0, 1, 1)) == [0, 1]
     assert not room.full
     assert _taken(room, _batch(2, 1, 1)) == [2]
@@ -45,20 +45,20 @@ def test_a_read_takes_so_many_records() -> None:
 
 
 def test_the_first_record_always_fits() -> None:
-    room = Room(99, 1)
+    room = ReadBudget(99, 1)
     assert _taken(room, _batch(0, 5_000, 1)) == [0]
     assert room.full
 
 
 def test_a_read_that_was_cut_takes_nothing_behind_the_cut() -> None:
-    room = Room(99, 1_000)
+    room = ReadBudget(99, 1_000)
     assert _taken(room, _batch(0, 10, 10, 5_000)) == [0, 1]
     assert room.full
     assert _taken(room, _batch(3, 1), 2) == []
 
 
 def test_a_later_batch_that_does_not_fit_is_left_to_the_next_read() -> None:
-    room = Room(99, 1_000)
+    room = ReadBudget(99, 1_000)
     assert _taken(room, _batch(0, 10, 10)) == [0, 1]
     assert _taken(room, _batch(2, 10, 5_000)) == []
     assert room.full

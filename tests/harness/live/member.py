@@ -17,7 +17,7 @@ from headrace.consumers import settings
 from headrace.consumers.consumer import Consumer
 from headrace.core.errors import Fenced, HeadraceError
 from headrace.core.model import Record
-from headrace.core.ports import Begin, Commit, End, Grant, Lost, Turn
+from headrace.core.ports import Begin, Commit, End, Grant, GrantNews, Lost
 from headrace.groups.membership import GroupMembership
 from tests.harness.live import sabotage
 from tests.harness.live.evidence import Evidence, complain_into
@@ -36,7 +36,7 @@ class ToldMembership(GroupMembership):
     evidence: ClassVar[Evidence]
     _numbers = itertools.count()
 
-    def changes(self) -> list[Turn]:
+    def changes(self) -> list[GrantNews]:
         turns = super().changes()
         for turn in turns:
             facts = _facts(turn.grant)

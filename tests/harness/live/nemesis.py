@@ -10,7 +10,7 @@ from typing import Protocol
 
 from tests.harness.live.disk import Disk
 from tests.harness.live.evidence import Evidence, told
-from tests.harness.live.processes import Life, Yard
+from tests.harness.live.processes import Life, Processes
 
 STOPS = (0.5, 0.9, 1.5, 3.0)
 """Of a session."""
@@ -55,7 +55,7 @@ class Chaos:
     """A bit of everything, at random moments, several at once."""
 
     def __init__(
-        self, yard: Yard, disk: Disk, evidence: Evidence, dice: random.Random, session_s: float
+        self, yard: Processes, disk: Disk, evidence: Evidence, dice: random.Random, session_s: float
     ) -> None:
         self._yard = yard
         self._disk = disk
@@ -185,7 +185,7 @@ class Zombies:
 
     POINT = "consumer.before-commit:stop@2"
 
-    def __init__(self, yard: Yard, evidence: Path) -> None:
+    def __init__(self, yard: Processes, evidence: Path) -> None:
         self._yard = yard
         self._evidence = evidence
         self._slots = [slot for slot in yard.lives if slot.startswith("m")]
@@ -231,7 +231,7 @@ class Impatience:
 
     POINT = "write.before-commit:sleep=0.2"
 
-    def __init__(self, yard: Yard, evidence: Path) -> None:
+    def __init__(self, yard: Processes, evidence: Path) -> None:
         self._yard = yard
         self._evidence = evidence
         self._slots = [slot for slot in yard.lives if slot.startswith("p")]

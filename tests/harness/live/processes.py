@@ -49,7 +49,7 @@ class Life:
         return self.resume_s is None and self.end_s is None
 
 
-class Yard:
+class Processes:
     def __init__(self, settings: Settings, evidence: Evidence, dice: random.Random) -> None:
         self._settings = settings
         self._evidence = evidence

@@ -17,7 +17,7 @@ from tests.harness.live.evidence import Evidence, told
 from tests.harness.live.history import History
 from tests.harness.live.load import GROUP, SHARDS, STREAM, name_of
 from tests.harness.live.nemesis import Chaos, Impatience, Nemesis, Zombies
-from tests.harness.live.processes import Settings, Yard
+from tests.harness.live.processes import Processes, Settings
 
 MEMBERS = ("m1", "m2", "m3", "m4")
 PRODUCERS = ("p1", "p2")
@@ -55,7 +55,7 @@ class LiveRun:
     def _run(self, disk: Disk) -> None:
         settings = Settings(disk.hub, self.evidence, SESSION_S, HEARTBEAT_S, self._sabotage)
         self._tells.tell("run", seed=self._seed, session=SESSION_S, heartbeat=HEARTBEAT_S)
-        yard = Yard(settings, self._tells, dice("live yard", self._seed))
+        yard = Processes(settings, self._tells, dice("live yard", self._seed))
         with headrace.open(disk.hub) as hub:
             hub.create_stream(STREAM, shards=SHARDS)
             try:
@@ -64,7 +64,7 @@ class LiveRun:
                 yard.end_all()
             self._tell_final(hub)
 
-    def _live(self, yard: Yard, disk: Disk, hub: headrace.Hub) -> None:
+    def _live(self, yard: Processes, disk: Disk, hub: headrace.Hub) -> None:
         for slot in (*MEMBERS, *PRODUCERS):
             yard.start(slot)
         self._until(yard, lambda: self._ready(yard), START_S_MAX, "begin")
@@ -90,7 +90,7 @@ class LiveRun:
         self._tells.tell("over")
         self._end(yard, MEMBERS)
 
-    def _nemesis(self, yard: Yard, disk: Disk, random: random.Random) -> Nemesis:
+    def _nemesis(self, yard: Processes, disk: Disk, random: random.Random) -> Nemesis:
         match self._plan:
             case "chaos":
                 return Chaos(yard, disk, self._tells, random, SESSION_S)
@@ -99,13 +99,13 @@ class LiveRun:
             case "impatience":
                 return Impatience(yard, self.evidence)
 
-    def _ready(self, yard: Yard) -> bool:
+    def _ready(self, yard: Processes) -> bool:
         """Whether everybody is there and at work."""
         everybody = len(yard.lives) == len(MEMBERS) + len(PRODUCERS)
         return everybody and all(map(yard.ready, yard.lives.values()))
 
     def _until(
-        self, yard: Yard, condition: Callable[[], bool], within_s: float, stage: str
+        self, yard: Processes, condition: Callable[[], bool], within_s: float, stage: str
     ) -> None:
         """Wait for it, and tell when it was so; that it never was is the checker's to judge."""
         end_s = time.monotonic() + within_s
@@ -117,7 +117,7 @@ class LiveRun:
             time.sleep(TICK_S)
         self._tells.tell(stage)
 
-    def _for(self, yard: Yard, seconds: float) -> None:
+    def _for(self, yard: Processes, seconds: float) -> None:
         end_s = time.monotonic() + seconds
         while time.monotonic() < end_s:
             yard.tick()
@@ -127,7 +127,7 @@ class LiveRun:
         """Only chaos has to come to rest: other plans look for one thing that goes wrong."""
         return seconds if self._plan == "chaos" else 0.0
 
-    def _end(self, yard: Yard, slots: tuple[str, ...]) -> None:
+    def _end(self, yard: Processes, slots: tuple[str, ...]) -> None:
         for slot in slots:
             if slot in yard.lives:
                 yard.term(yard.lives[slot])

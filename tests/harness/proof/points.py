@@ -25,8 +25,8 @@ from headrace.tools.proof import stages
 from headrace.tools.proof.evidence import Found, origins_of, size
 from headrace.tools.proof.judge import Case, Judgement, judged
 from headrace.tools.proof.load import Load
-from headrace.tools.proof.progress import Watch
-from headrace.tools.proof.replicas import Crew, Life
+from headrace.tools.proof.progress import ProgressWatch
+from headrace.tools.proof.replicas import Life, Replicas
 from headrace.tools.proof.sample import made_up
 from headrace.tools.proof.scratch import Scratch
 from headrace.tools.proof.state import stored_state
@@ -87,7 +87,7 @@ def verdict(
     scratch = Scratch(place, stages.topology, settings)
     with headrace.open(scratch.hub) as hub:
         scratch.make_streams(hub, {})
-        crew = Crew(scratch, [PLACE, "--engine", "local"], CATCH_UP_S, restarting=False)
+        crew = Replicas(scratch, [PLACE, "--engine", "local"], CATCH_UP_S, restarting=False)
         run = _Run(hub, crew, seed, records, action, extra or {})
         with _ending(crew):
             run.start()
@@ -105,7 +105,7 @@ def verdict(
 
 
 @contextmanager
-def _ending(crew: Crew) -> Iterator[None]:
+def _ending(crew: Replicas) -> Iterator[None]:
     try:
         yield
     finally:
@@ -114,7 +114,7 @@ def _ending(crew: Crew) -> Iterator[None]:
 
 class _Run:
     def __init__(
-        self, hub: Hub, crew: Crew, seed: str, records: int, action: str, extra: dict[str, str]
+        self, hub: Hub, crew: Replicas, seed: str, records: int, action: str, extra: dict[str, str]
     ) -> None:
         self.died: list[str] = []
         self.deaths = 0
@@ -125,7 +125,7 @@ class _Run:
         self._records = records
         self._action = action
         self._extra = extra
-        self._watch = Watch(hub, stages.topology)
+        self._watch = ProgressWatch(hub, stages.topology)
         self._loads = 0
 
     def start(self) -> None:

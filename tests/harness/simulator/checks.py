@@ -27,7 +27,7 @@ from headrace.core.groups.events import (
     Stop,
     Swept,
 )
-from headrace.core.groups.group import Group, Standing
+from headrace.core.groups.group import Group, ShardStanding
 from headrace.core.groups.group_bytes import decoded, encoded
 from headrace.core.groups.machine import step
 from headrace.core.groups.silence import Watched
@@ -171,7 +171,7 @@ class Checks:
             self.world.counts["sometimes: nobody is left"] += 1
 
     def _check_shard(self, shard: ShardId, before: Group, after: Group, event: Any) -> None:
-        old = before.shards.get(shard) or Standing("waiting")
+        old = before.shards.get(shard) or ShardStanding("waiting")
         new = after.shards.get(shard)
         mine = self.shards.setdefault(shard, _Shard())
         if new is None:
@@ -199,7 +199,7 @@ class Checks:
         if granted:
             self._granted(shard, new, after, event)
 
-    def _granted(self, shard: ShardId, new: Standing, after: Group, event: Any) -> None:
+    def _granted(self, shard: ShardId, new: ShardStanding, after: Group, event: Any) -> None:
         assert new.owner is not None
         mine = self.shards[shard]
         start = event.next if isinstance(event, ForceCheckpoint) and event.shard == shard else None
@@ -221,7 +221,7 @@ class Checks:
         )  # fmt: skip
 
     def _superseded(
-        self, shard: ShardId, old: Standing, before: Group, after: Group, event: Any
+        self, shard: ShardId, old: ShardStanding, before: Group, after: Group, event: Any
     ) -> None:
         tenure = self.shards[shard].tenures.get(old.epoch)
         if tenure is None or tenure.ended_at is not None or old.owner is None:
@@ -241,7 +241,7 @@ class Checks:
         return any(w and w.working and (w.member, w.incarnation) == by for w in workers)
 
     @staticmethod
-    def _cause(shard: ShardId, old: Standing, before: Group, after: Group, event: Any) -> str:
+    def _cause(shard: ShardId, old: ShardStanding, before: Group, after: Group, event: Any) -> str:
         assert old.owner is not None
         same = after.members.get(old.owner)
         if same is None or same.incarnation != before.members[old.owner].incarnation:
@@ -405,7 +405,7 @@ class Checks:
             self._fail("T8", None, f"{evict}: silent for {silent_s:.1f} s, as far as was watched")
 
     @staticmethod
-    def _owner(group: Group, standing: Standing) -> Watched | None:
+    def _owner(group: Group, standing: ShardStanding) -> Watched | None:
         if standing.owner is None or standing.owner not in group.members:
             return None
         return standing.owner, group.members[standing.owner].incarnation

@@ -12,10 +12,10 @@ from headrace.core.computations.dispatch import (
     SLICE_RECORDS_MAX,
     WARM_S,
     Allocation,
+    Assigned,
     Dispatch,
     Duty,
-    Given,
-    Hold,
+    DutyState,
     Rules,
 )
 from tests.harness.simulator.checks import Violation
@@ -41,7 +41,7 @@ _BLINK_S = 1e-9
 @dataclass(slots=True, eq=False)
 class Lane:
     number: int
-    given: Given | None = None
+    given: Assigned | None = None
     """What it works on, until its report has come or it is given up."""
     asks: bool = False
 
@@ -83,7 +83,7 @@ class Book:
 
     # Slices
 
-    def given(self, given: Given) -> Lane:
+    def given(self, given: Assigned) -> Lane:
         now_s = self.world.now_s
         duty, lane, told = given.duty, self.lanes[given.lane], self.told.get(given.duty)
         if any(other.given and other.given.duty == duty for other in self.lanes.values()):
@@ -109,7 +109,7 @@ class Book:
         told.called, told.parked_s = told.timer_s <= now_s, None
         return lane
 
-    def _check_bounds(self, given: Given, told: Told) -> None:
+    def _check_bounds(self, given: Assigned, told: Told) -> None:
         most = self.rules[given.duty.computation].capacity
         if most is None:
             most = told.most or SLICE_RECORDS_MAX
@@ -120,7 +120,7 @@ class Book:
             self.fail(FOLLOWS, given.duty, f"{given} of {told}, the last was {self.number}")
         self.number = given.number
 
-    def _count(self, given: Given, told: Told) -> None:
+    def _count(self, given: Assigned, told: Told) -> None:
         capacity = self.rules[given.duty.computation].capacity
         size = given.end - given.start
         for happened, what in (
@@ -135,7 +135,7 @@ class Book:
         ):
             self.world.counts[f"sometimes: {what}"] += bool(happened)
 
-    def is_current(self, lane: Lane, given: Given) -> bool:
+    def is_current(self, lane: Lane, given: Assigned) -> bool:
         """Whether a report on it is heeded."""
         return self.lanes.get(lane.number) is lane and lane.given is given
 
@@ -158,7 +158,7 @@ class Book:
             if told is not None:
                 told.out = "doubtful"
 
-    def let_go(self, hold: Hold) -> None:
+    def let_go(self, hold: DutyState) -> None:
         told = self.told.pop(hold.duty)
         if told.lane is not None:
             self.fail(TWO_LANES, hold.duty, f"let go while lane {told.lane.number} works on it")
@@ -212,7 +212,7 @@ class Book:
         self.world.counts["sometimes: concurrency held a shard back"] += free and due != allowed
         return allowed
 
-    def look(self, dispatch: Dispatch, dealt: list[tuple[Given, float, Lane | None]]) -> None:
+    def look(self, dispatch: Dispatch, dealt: list[tuple[Assigned, float, Lane | None]]) -> None:
         """After a step: ``dealt`` is what was given, since when it waited, and who had it."""
         now_s = self.world.now_s
         ready = self._ready()

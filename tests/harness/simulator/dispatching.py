@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
 
-from headrace.core.computations.dispatch import Dispatch, Duty, Given, Lost
+from headrace.core.computations.dispatch import Assigned, Dispatch, Duty, LostSlice
 from headrace.core.model import ShardId
 from tests.harness.simulator.checks import Violation
 from tests.harness.simulator.dispatch_checks import FOLLOWS, PARKED, REST, Book, Lane, Told
@@ -177,7 +177,7 @@ class _Dispatching:
             lane.asks = True
             self.dispatch.ask(lane.number)
 
-    def _work(self, lane: Lane, given: Given) -> None:
+    def _work(self, lane: Lane, given: Assigned) -> None:
         """What will come of it is drawn now."""
         world, draw = self.world, self.draw
         records = given.end - given.start
@@ -192,7 +192,7 @@ class _Dispatching:
                 return
         world.after(spent_s, lambda: self._end(lane, given, spent_s))
 
-    def _end(self, lane: Lane, given: Given, spent_s: float) -> None:
+    def _end(self, lane: Lane, given: Assigned, spent_s: float) -> None:
         """The handler has returned, or failed: commit, under the token, and report."""
         world, draw, shard = self.world, self.draw, self.shards[given.duty]
         what, next = "done", given.end
@@ -223,7 +223,7 @@ class _Dispatching:
         late = self.trouble and self.world.chance(self.draw.late)
         return self.world.about(2.0 if late else 0.01)
 
-    def _report(self, lane: Lane, given: Given, what: str, next: int, spent_s: float) -> None:
+    def _report(self, lane: Lane, given: Assigned, what: str, next: int, spent_s: float) -> None:
         book, now_s = self.book, self.world.now_s
         current = book.is_current(lane, given)
         told = book.told.get(given.duty)
@@ -286,7 +286,7 @@ class _Dispatching:
             lost = self.dispatch.lane_lost(lane.number)
             self._lost(lane, lost)
 
-    def _lost(self, lane: Lane, lost: Lost | None) -> None:
+    def _lost(self, lane: Lane, lost: LostSlice | None) -> None:
         """It is fenced, and another takes its place."""
         given = lane.given
         if (given and (given.duty, given.token)) != (lost and (lost.duty, lost.token)):

@@ -1,4 +1,4 @@
-"""A process that watches: who is gone, as the real `Watch` decides, and what becomes of the
+"""A process that watches: who is gone, as the real `SilenceWatch` decides, and what becomes of the
 streams."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from headrace.core.errors import HeadraceError
 from headrace.core.groups.events import Evict, ShardFacts, ShardsChanged, StreamFacts
 from headrace.core.groups.group import Group
 from headrace.core.groups.seat import Seat
-from headrace.core.groups.silence import Watch, Watched
+from headrace.core.groups.silence import SilenceWatch, Watched
 from headrace.core.model import ShardId
 from headrace.groups.coordinator import Coordinator, Get
 from tests.harness.simulator.net import Net
@@ -33,11 +33,11 @@ class Observer:
         self.store = store
         self.coordinator = coordinator
         self.effects = effects
-        self._watch = Watch(gap_s_max=HEARTBEAT_S * 2)
+        self._watch = SilenceWatch(gap_s_max=HEARTBEAT_S * 2)
 
     def start(self, own: Callable[[], Seat | None]) -> None:
         """Begin to look; a process that was killed remembers nothing of what it saw."""
-        self._watch = Watch(gap_s_max=HEARTBEAT_S * 2)
+        self._watch = SilenceWatch(gap_s_max=HEARTBEAT_S * 2)
 
         def look() -> None:
             self.store.ask(self.node, Get(store_keys.group_key(GROUP)), found, None)

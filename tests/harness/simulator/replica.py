@@ -11,7 +11,7 @@ from headrace.core.errors import HeadraceError
 from headrace.core.groups.allocators import Allocator, balanced, named
 from headrace.core.groups.events import Denied, Granted, Join, Leave, Reply
 from headrace.core.groups.group import Group
-from headrace.core.groups.seat import Change, Seat
+from headrace.core.groups.seat import Seat, SeatChange
 from headrace.core.model import ShardId
 from headrace.groups.coordinator import Coordinator, Get
 from tests.harness.simulator.net import Net
@@ -266,7 +266,7 @@ class Replica:
         for change in changes:
             self._change(change)
 
-    def _change(self, change: Change) -> None:
+    def _change(self, change: SeatChange) -> None:
         if change.begin:
             if change.shard not in self.workers:
                 self._begin(change.shard, change.epoch)

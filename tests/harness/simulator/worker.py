@@ -1,5 +1,5 @@
 """What a process does with a shard it was granted: reads from the checkpoint, has effects, commits.
-How far it may commit is decided by the real `Marks`."""
+How far it may commit is decided by the real `HandedOut`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from headrace.core import store_keys
 from headrace.core.errors import HeadraceError
-from headrace.core.groups.checkpoint import Checkpoint, Marks
+from headrace.core.groups.checkpoint import Checkpoint, HandedOut
 from headrace.core.groups.events import Evict
 from headrace.core.groups.seat import Seat
 from headrace.core.model import ShardId, Slice
@@ -61,7 +61,7 @@ class Worker:
         self.seat = home.seat
         info = home.store.streams[shard.stream]
         self.grant = Grant(GROUP, info, shard.index, store_keys.epoch_token(epoch))
-        self.marks: Marks | None = None
+        self.marks: HandedOut | None = None
         self.working = True
         """Effects may still come."""
         self.checked_pauses = 0
@@ -81,7 +81,7 @@ class Worker:
             if not self.working:
                 return
             checkpoint = Checkpoint.decoded(value.value) if value else Checkpoint()
-            self.marks = Marks(checkpoint.next)
+            self.marks = HandedOut(checkpoint.next)
             self._turn()
 
         self.store.ask(self.node, Get(key), found, None)

@@ -31,7 +31,7 @@ from headrace.tools.proof.engine_choice import LOCAL, PROCESSES, SPARK
 from headrace.tools.proof.load import Load
 from headrace.tools.proof.plan import Deed
 from headrace.tools.proof.proof import Order, Proof, Tell
-from headrace.tools.proof.replicas import Crew, Life
+from headrace.tools.proof.replicas import Life, Replicas
 
 CLEAN = Certificate(
     seed="7",
@@ -197,7 +197,7 @@ def test_one_that_was_stopped_with_the_lock_is_let_go_and_stopped_again(
     monkeypatch.setattr(proof, "_until", until)
     monkeypatch.setattr(proof, "_progress", SimpleNamespace(watch=None), raising=False)
     deed = Deed(1.0, "stop", 2, 2.5, locked=False)
-    proof._stop(cast(Life, None), deed, cast(Crew, crew), cast(Load, load))
+    proof._stop(cast(Life, None), deed, cast(Replicas, crew), cast(Load, load))
     assert done == ["stop", "resume", "stop", "resume", "stop"]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.core.model import ShardId
-from headrace.tools.demo.narrator import SETTLED_S, Duty, Story
+from headrace.tools.demo.narrator import SETTLED_S, Duty, Narrator
 from headrace.tools.demo.script import REPLICAS, order, script
 from headrace.tools.proof.engine_choice import SPARK
 from headrace.tools.proof.proof import Did
@@ -16,13 +16,13 @@ def held(**shards: str) -> dict[str, frozenset[Duty]]:
     }
 
 
-def told(story: Story) -> list[str]:
+def told(story: Narrator) -> list[str]:
     return [event.text for event in story.events]
 
 
-def begun(**shards: str) -> Story:
+def begun(**shards: str) -> Narrator:
     """It has told who holds what at first."""
-    story = Story()
+    story = Narrator()
     story.look(0.0, held(**shards))
     story.look(SETTLED_S, held(**shards))
     story.events.clear()
@@ -30,7 +30,7 @@ def begun(**shards: str) -> Story:
 
 
 def test_who_comes_is_told_when_its_share_is_settled() -> None:
-    story = Story()
+    story = Narrator()
     story.look(0.0, held(r1=""))
     story.look(3.0, held(r1="0123"))
     story.look(3.5, held(r1="01"))

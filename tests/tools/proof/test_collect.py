@@ -15,7 +15,7 @@ from headrace.core.computations.settings import RunSettings
 from headrace.hub.hub import Hub
 from headrace.tools.proof.certificate import Line
 from headrace.tools.proof.collect import Hearing, heard
-from headrace.tools.proof.progress import Watch
+from headrace.tools.proof.progress import ProgressWatch
 from headrace.tools.proof.reference import Reference, gathered, made_alone
 
 RECORDS = 300
@@ -94,7 +94,7 @@ def undisturbed(hub: Hub) -> Callable[[Sequence[Computation], int], dict[str, Re
 
 
 def hearing(hub: Hub, topology: Topology) -> Hearing:
-    watch = Watch(hub, topology)
+    watch = ProgressWatch(hub, topology)
     watch.look(0.0)
     return heard(hub, topology, watch, {"orders": RECORDS}, undisturbed(hub))
 
@@ -185,7 +185,7 @@ def test_what_is_stopped_is_told_with_the_reason(hub: Hub) -> None:
 def test_without_a_reference_nothing_is_compared_and_that_is_said(hub: Hub) -> None:
     topology = Topology(split)
     ran(hub, topology)
-    watch = Watch(hub, topology)
+    watch = ProgressWatch(hub, topology)
     watch.look(0.0)
     none = {"split": Reference({}, {}, {}, [], "no such module")}
     found = heard(hub, topology, watch, {"orders": RECORDS}, lambda computations, attempt: none)

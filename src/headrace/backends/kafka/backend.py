@@ -13,15 +13,15 @@ from headrace.backends.kafka.appending.copying import KafkaCopying
 from headrace.backends.kafka.appending.producers import Senders
 from headrace.backends.kafka.appending.send_columns import sending
 from headrace.backends.kafka.client.clients import Clients
-from headrace.backends.kafka.client.connect import connected
+from headrace.backends.kafka.client.connect import connect
 from headrace.backends.kafka.client.failures import error_of, translated
-from headrace.backends.kafka.client.patient import ASK_S, PAUSE_S, Admin, Asked
+from headrace.backends.kafka.client.patient import ASK_S, PAUSE_S, Admin, PatientClient
 from headrace.backends.kafka.client.settings import KafkaSettings
-from headrace.backends.kafka.client.usable import Gate
+from headrace.backends.kafka.client.usable import Usable
 from headrace.backends.kafka.groups.kept_groups import KafkaGroups
 from headrace.backends.kafka.messages import outgoing
 from headrace.backends.kafka.reading.cursors import Cursors
-from headrace.backends.kafka.topics.changes import Watch
+from headrace.backends.kafka.topics.changes import ChangeWatch
 from headrace.backends.kafka.topics.facts import broker_facts, topic_facts
 from headrace.backends.kafka.topics.offsets import GONE, Offsets
 from headrace.backends.kafka.topics.stream_descriptions import Descriptions
@@ -43,7 +43,7 @@ from headrace.core.ports import (
     Liveness,
     Place,
     Producer,
-    Reading,
+    ReadResult,
     StreamSpec,
     Versioned,
 )
@@ -71,10 +71,10 @@ class KafkaBackend:
     def __init__(self, settings: KafkaSettings, *, patience_s: float = 30.0) -> None:
         self._settings = settings
         self._patience_s = patience_s = settings.write_timeout_s or patience_s
-        self._gate = Gate()
+        self._gate = Usable()
         self._clients = clients = Clients(settings, self._gate)
-        self._admin: Admin = Asked(
-            connected(clients),
+        self._admin: Admin = PatientClient(
+            connect(clients),
             clients.admin,
             lambda admin: admin.poll(PAUSE_S),
             *(clients, patience_s, self._gate.check),
@@ -95,7 +95,7 @@ class KafkaBackend:
             self._gate.check,
         )
         self._cursors = Cursors(self._clients, self._offsets, patience_s)
-        self._watch = Watch(self._clients, self._offsets, self._gate.check)
+        self._watch = ChangeWatch(self._clients, self._offsets, self._gate.check)
         self._groups = KafkaGroups(self._clients, self._admin, self._offsets, self._topics)
 
     def __repr__(self) -> str:
@@ -152,12 +152,12 @@ class KafkaBackend:
         *,
         max_records: int,
         max_bytes: int,
-    ) -> Reading:
+    ) -> ReadResult:
         until_s = time.monotonic() + self._patience_s
         topic = self._topic(stream, shard)
         if end is not None and start >= end:
             check_start(stream, shard, start, self.bounds(stream, shard))
-            return Reading([], start)
+            return ReadResult([], start)
         if start < 0:
             raise OffsetOutOfRange(stream.name, shard, start, *self.bounds(stream, shard))
         self._watch.ask_about([(topic.name, shard)])

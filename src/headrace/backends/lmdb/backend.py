@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from headrace.backends.copy_by_producer import MarkedCopying
+from headrace.backends.copy_by_producer import CopyByProducer
 from headrace.backends.lmdb import stored_batch as batches
 from headrace.backends.lmdb import stored_row
 from headrace.backends.lmdb.environment import MAP_BYTES
@@ -19,7 +19,7 @@ from headrace.backends.lmdb.handles import Shared
 from headrace.backends.lmdb.liveness import FileLiveness
 from headrace.backends.lmdb.lock_holder import holder_of
 from headrace.backends.lmdb.maintenance import drop_stream, trim
-from headrace.backends.lmdb.read_cache import Leftover, Leftovers
+from headrace.backends.lmdb.read_cache import CachedRead, ReadCache
 from headrace.backends.lmdb.tables import Tables
 from headrace.backends.lmdb.writer import WRITE_TIMEOUT_S
 from headrace.core import transaction
@@ -32,12 +32,12 @@ from headrace.core.ports import (
     Commit,
     Place,
     Producer,
-    Reading,
+    ReadResult,
     StreamSpec,
     Versioned,
 )
 from headrace.core.records.batch import Batch
-from headrace.core.records.limits import Room, check_commit_bytes, check_shard, check_start
+from headrace.core.records.limits import ReadBudget, check_commit_bytes, check_shard, check_start
 from headrace.core.transaction import Part
 
 CAPABILITIES = Capabilities(
@@ -84,7 +84,7 @@ class LmdbBackend:
         self._store = self._environment.identity.store
         self.identity = self._store.hex()
         self._write_timeout_s = write_timeout_s
-        self._leftovers = Leftovers()
+        self._leftovers = ReadCache()
         self.liveness = FileLiveness(self._environment.directory / MEMBERS)
 
     # Streams
@@ -146,22 +146,24 @@ class LmdbBackend:
         *,
         max_records: int,
         max_bytes: int,
-    ) -> Reading:
+    ) -> ReadResult:
         check_shard(stream, shard)
         stored: list[batches.Verified] = []
         damage: BadBatch | None = None
         left = self._leftovers.holding((stream.id, shard), start)
         if left is not None and left.transaction == self.changes():
-            return self._going_on(stream, shard, left, start, end, Room(max_records, max_bytes))
+            return self._going_on(
+                stream, shard, left, start, end, ReadBudget(max_records, max_bytes)
+            )
         with self._reading() as txn:
             bounds = Tables(self._environment, txn).bounds(stream, shard)
             check_start(stream, shard, start, bounds)
             stop = bounds.end if end is None else min(end, bounds.end)
             if start >= stop:
-                return Reading((), start)
-            room = Room(max_records, max_bytes)
+                return ReadResult((), start)
+            room = ReadBudget(max_records, max_bytes)
             if left is not None:
-                left = Leftover(left.batch, bounds, txn.id())
+                left = CachedRead(left.batch, bounds, txn.id())
                 self._leftovers.keep((stream.id, shard), left)
                 return self._going_on(stream, shard, left, start, end, room)
             cursor = txn.cursor()
@@ -191,27 +193,27 @@ class LmdbBackend:
             raise damage or BadBatch(stream.name, shard, start, stop, "it is missing")
         reading, rest = _taken(stream, stored, start, stop, room)
         if rest is not None:
-            self._leftovers.keep((stream.id, shard), Leftover(rest, bounds, last))
+            self._leftovers.keep((stream.id, shard), CachedRead(rest, bounds, last))
         return reading
 
     def _going_on(
         self,
         stream: StreamInfo,
         shard: int,
-        left: Leftover,
+        left: CachedRead,
         start: int,
         end: int | None,
-        room: Room,
-    ) -> Reading:
+        room: ReadBudget,
+    ) -> ReadResult:
         check_start(stream, shard, start, left.bounds)
         stop = left.bounds.end if end is None else min(end, left.bounds.end)
         if start >= stop:
-            return Reading((), start)
+            return ReadResult((), start)
         part = room.take(left.batch, start, stop)
         behind = start + len(part)
         if behind > left.batch.offsets[-1]:
             self._leftovers.drop((stream.id, shard))
-        return Reading([part], behind)
+        return ReadResult([part], behind)
 
     def bounds(self, stream: StreamInfo, shard: int) -> Bounds:
         check_shard(stream, shard)
@@ -314,8 +316,8 @@ class LmdbBackend:
 
     # The rest
 
-    def copying(self, stream: StreamInfo, shard: int, origin: str) -> MarkedCopying:
-        return MarkedCopying(self, stream, shard, origin)
+    def copying(self, stream: StreamInfo, shard: int, origin: str) -> CopyByProducer:
+        return CopyByProducer(self, stream, shard, origin)
 
     def describe(self) -> dict[str, Any]:
         self._check_open()
@@ -386,8 +388,8 @@ def _wrong_with(work: Callable[[Tables], object], tables: Tables) -> HeadraceErr
 
 
 def _taken(
-    stream: StreamInfo, stored: list[batches.Verified], start: int, stop: int, room: Room
-) -> tuple[Reading, Batch | None]:
+    stream: StreamInfo, stored: list[batches.Verified], start: int, stop: int, room: ReadBudget
+) -> tuple[ReadResult, Batch | None]:
     """As many of the records from ``start`` on as there is room for; and the batch, if it is a
     large one, that has more of them than were taken."""
     taken: list[Batch] = []
@@ -405,7 +407,7 @@ def _taken(
         # What came before the damage is delivered; the next read begins with it and says so.
         if not taken:
             raise
-    return Reading(taken, at), left
+    return ReadResult(taken, at), left
 
 
 def _opened(stream: StreamInfo, stored: list[batches.Verified], expected: int) -> Iterator[Batch]:

@@ -23,7 +23,7 @@ import msgspec
 
 from headrace.backends.lmdb import files, stored_row, tree_pages
 from headrace.backends.lmdb.failures import opening_advice, store_error
-from headrace.backends.lmdb.map_lock import Gate, Place
+from headrace.backends.lmdb.map_lock import MapLock, Place
 from headrace.core.errors import (
     BadStored,
     Closed,
@@ -74,7 +74,7 @@ class Environment:
         self._pid = os.getpid()
         self._closed = False
         self._lost = False
-        self._gate = Gate()
+        self._gate = MapLock()
         self._writing = Place()
         self._stale_cleared = 0
         self._next_reader_check = 0.0

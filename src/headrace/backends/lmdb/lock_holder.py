@@ -23,7 +23,7 @@ class HolderInfo(NamedTuple):
         return f"process {self.pid} ({self.command}) for {self.held_s:.1f} s"
 
 
-class Holder:
+class LockHolder:
     """Written in place without a sync: it only has to be seen by the living, and what cannot be
     written is not worth failing for."""
 

@@ -25,7 +25,7 @@ class Place:
         self.thread = threading.get_ident()
 
 
-class Gate:
+class MapLock:
     def __init__(self) -> None:
         # Entered by itself: a condition's own way in is Python, where a handler may raise half-way.
         self._lock = threading.RLock()

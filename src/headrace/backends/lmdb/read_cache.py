@@ -17,7 +17,7 @@ LEFTOVERS_BYTES_MAX = 32 * 1024 * 1024
 _Shard = tuple[int, int]
 
 
-class Leftover(NamedTuple):
+class CachedRead(NamedTuple):
     batch: Batch
     bounds: Bounds
     """Of the shard, when the batch was last asked for,"""
@@ -25,20 +25,20 @@ class Leftover(NamedTuple):
     """at that time: nothing has changed as long as this is the last one."""
 
 
-class Leftovers:
+class ReadCache:
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._kept: OrderedDict[_Shard, Leftover] = OrderedDict()
+        self._kept: OrderedDict[_Shard, CachedRead] = OrderedDict()
         self._nbytes = 0
 
-    def holding(self, shard: _Shard, offset: int) -> Leftover | None:
+    def holding(self, shard: _Shard, offset: int) -> CachedRead | None:
         """The one that holds this offset, if it is there."""
         left = self._kept.get(shard)
         if left is not None and left.batch.offsets[0] <= offset <= left.batch.offsets[-1]:
             return left
         return None
 
-    def keep(self, shard: _Shard, left: Leftover) -> None:
+    def keep(self, shard: _Shard, left: CachedRead) -> None:
         with self._lock:
             self.drop(shard)
             self._kept[shard] = left

@@ -19,7 +19,7 @@ import lmdb
 
 from headrace.backends.lmdb.environment import Environment
 from headrace.backends.lmdb.failures import store_error
-from headrace.backends.lmdb.lock_holder import Holder, holder_of
+from headrace.backends.lmdb.lock_holder import LockHolder, holder_of
 from headrace.core.errors import Closed, HeadraceError, UnknownOutcome
 from headrace.core.records.batch import COMMIT_BYTES_MAX
 from headrace.process.failpoints import FailPoint, failpoint
@@ -62,7 +62,7 @@ class Writer:
     def __init__(self, environment: Environment, on_commit: Callable[[], None]) -> None:
         self._environment = environment
         self._on_commit = on_commit
-        self._holder = Holder(environment.directory)
+        self._holder = LockHolder(environment.directory)
         self._queue: queue.SimpleQueue[_Request[Any] | None] = queue.SimpleQueue()
         self._ahead: deque[_Request[Any]] = deque()
         """Out of the queue, but in no transaction yet."""

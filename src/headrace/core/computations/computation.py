@@ -13,7 +13,7 @@ from headrace.core.names import checked_name
 from headrace.core.quantities import Duration, seconds
 
 Kind = Literal["record", "batch"]
-Start = Literal["earliest", "latest"]
+ComputationStart = Literal["earliest", "latest"]
 
 CAPACITY_MAX = 100_000
 CONCURRENCY_MAX = 1_000
@@ -52,7 +52,7 @@ class Computation:
     """and how long it waits for them."""
     version: str | None = None
     """Of its code; None: told by its source."""
-    start: Start = "earliest"
+    start: ComputationStart = "earliest"
     """Where it begins in a shard that it has no checkpoint of."""
 
     def __call__(self, *args: Any, **named: Any) -> Any:
@@ -86,7 +86,7 @@ class _Declaring:
         policy: Policy | None = None,
         concurrency: int | None = None,
         version: str | None = None,
-        start: Start = "earliest",
+        start: ComputationStart = "earliest",
     ) -> Callable[[Callable[..., Any]], Computation]:
         """Declare a function that is called with one record at a time, or a class whose
         ``process`` is.
@@ -130,7 +130,7 @@ class _Declaring:
         policy: Policy | None = None,
         concurrency: int | None = None,
         version: str | None = None,
-        start: Start = "earliest",
+        start: ComputationStart = "earliest",
     ) -> Callable[[Callable[..., Any]], Computation]:
         """Declare a function that is called with a list of records of one shard: as soon as there
         are ``capacity`` of them, or ``threshold`` after the first of them was seen. If its first

@@ -69,7 +69,7 @@ class Rules:
     """A shard stays with the lane that had it first, as long as there is that lane."""
 
 
-class Given(NamedTuple):
+class Assigned(NamedTuple):
     """A slice for a lane."""
 
     lane: int
@@ -83,7 +83,7 @@ class Given(NamedTuple):
     """The lane had the last slice of this grant: what it remembers of the shard is true."""
 
 
-class Lost(NamedTuple):
+class LostSlice(NamedTuple):
     """A slice whose lane does not come back: whoever works under this token is to be fenced."""
 
     lane: int
@@ -92,7 +92,7 @@ class Lost(NamedTuple):
 
 
 @dataclass(slots=True)
-class Hold:
+class DutyState:
     """How a duty stands."""
 
     duty: Duty
@@ -103,7 +103,7 @@ class Hold:
     """Of the shard, as far as is known."""
     since_s: float
     """Since when it waits: its last report, or the first record after that."""
-    given: Given | None = None
+    given: Assigned | None = None
     last_lane: int | None = None
     """Which lane had its last slice, under this grant."""
     parked_s: float | None = None
@@ -148,10 +148,10 @@ class Dispatch:
     alone: bool = False
     """The lanes share a process: one that goes record by record, because a record may kill it, goes
     while no other does anything; but not at the price of standing still."""
-    holds: dict[Duty, Hold] = field(default_factory=dict)
+    holds: dict[Duty, DutyState] = field(default_factory=dict)
     waiting: dict[int, None] = field(default_factory=dict)
     """Lanes that have asked, in the order they did."""
-    in_hand: dict[int, Given] = field(default_factory=dict)
+    in_hand: dict[int, Assigned] = field(default_factory=dict)
     """What each lane works on."""
     leaving: dict[int, float] = field(default_factory=dict)
     """Lanes that work under a grant that is over, and when they are given up."""
@@ -179,7 +179,7 @@ class Dispatch:
     ) -> None:
         """Work on it may begin under this token: now, or when its time has come."""
         assert duty not in self.holds, f"{duty} has begun already"
-        hold = Hold(duty, token, at, max(at, end), now_s, parked_s=parked_s, most=most)
+        hold = DutyState(duty, token, at, max(at, end), now_s, parked_s=parked_s, most=most)
         self.holds[duty] = self._changed(hold)
 
     def revoke(self, duty: Duty, token: bytes, until_s: float) -> None:
@@ -199,14 +199,14 @@ class Dispatch:
                 ending_s = inf if hold.ending_s is None else hold.ending_s
                 self.leaving[hold.given.lane] = min(until_s, ending_s)
 
-    def gone(self, now_s: float) -> list[Hold]:
+    def gone(self, now_s: float) -> list[DutyState]:
         """Those that shall end and have: nothing is in flight. They are forgotten."""
         found = [h for h in self.holds.values() if h.ending_s is not None and h.given is None]
         for hold in found:
             del self.holds[hold.duty]
         return found
 
-    def overdue(self, now_s: float) -> list[Lost]:
+    def overdue(self, now_s: float) -> list[LostSlice]:
         """Slices in flight of what should have ended by now; their lanes are lost."""
         late = [
             hold.given.lane
@@ -247,7 +247,7 @@ class Dispatch:
         """It does not wait any more."""
         self.waiting.pop(lane, None)
 
-    def lane_lost(self, lane: int) -> Lost | None:
+    def lane_lost(self, lane: int) -> LostSlice | None:
         """It does not come back; what it had in hand is in doubt until it is granted anew."""
         self.withdraw(lane)
         for hold in self.holds.values():
@@ -260,12 +260,12 @@ class Dispatch:
         if worked_on is not None:
             worked_on.doubtful = True
             self._changed(worked_on)
-        return Lost(lane, given.duty, given.token)
+        return LostSlice(lane, given.duty, given.token)
 
-    def deal(self, now_s: float) -> list[Given]:
+    def deal(self, now_s: float) -> list[Assigned]:
         """Slices for the lanes that wait."""
         self._dealt_s = now_s
-        dealt: list[Given] = []
+        dealt: list[Assigned] = []
         while self.waiting and (found := self._next(now_s)) is not None:
             dealt.append(self._give(*found, now_s))
         return dealt
@@ -281,7 +281,7 @@ class Dispatch:
                 times.append(hold.ready_s)
         return min(times)
 
-    def state(self, hold: Hold, now_s: float) -> State:
+    def state(self, hold: DutyState, now_s: float) -> State:
         """How it stands: the first that is true, of those above."""
         if hold.ending_s is not None:
             return "ending"
@@ -301,7 +301,7 @@ class Dispatch:
 
     def done(
         self, lane: int, number: int, next: int, now_s: float, *, records: int, spent_s: float
-    ) -> Hold | None:
+    ) -> DutyState | None:
         """Everything before ``next`` is committed; None if this comes too late."""
         hold = self._reported(lane, number, next, now_s)
         if hold is None:
@@ -311,7 +311,9 @@ class Dispatch:
             hold.timer_s = inf
         return self._changed(hold)
 
-    def park(self, lane: int, number: int, next: int, until_s: float, now_s: float) -> Hold | None:
+    def park(
+        self, lane: int, number: int, next: int, until_s: float, now_s: float
+    ) -> DutyState | None:
         """What begins at ``next`` has failed: nothing of the shard until its time has come."""
         hold = self._reported(lane, number, next, now_s)
         if hold is None:
@@ -319,7 +321,7 @@ class Dispatch:
         hold.parked_s = until_s
         return self._changed(hold)
 
-    def stop_shard(self, lane: int, number: int, next: int, now_s: float) -> Hold | None:
+    def stop_shard(self, lane: int, number: int, next: int, now_s: float) -> DutyState | None:
         """The record at ``next`` has failed for good: nothing until it is granted anew."""
         hold = self._reported(lane, number, next, now_s)
         if hold is None:
@@ -327,7 +329,7 @@ class Dispatch:
         hold.stopped = True
         return self._changed(hold)
 
-    def doubt(self, lane: int, number: int, now_s: float) -> Hold | None:
+    def doubt(self, lane: int, number: int, now_s: float) -> DutyState | None:
         """It could not be told whether the slice was committed, or it was refused: nothing until
         the shard is granted anew."""
         hold = self._reported(lane, number, None, now_s)
@@ -352,7 +354,7 @@ class Dispatch:
 
     # Below
 
-    def _under(self, duty: Duty, token: bytes) -> Hold | None:
+    def _under(self, duty: Duty, token: bytes) -> DutyState | None:
         hold = self.holds.get(duty)
         return hold if hold is not None and hold.token == token else None
 
@@ -360,13 +362,13 @@ class Dispatch:
         """What lanes still work on under grants that are over."""
         return {self.in_hand[lane].duty for lane in self.leaving}
 
-    def _changed(self, hold: Hold) -> Hold:
+    def _changed(self, hold: DutyState) -> DutyState:
         """From when on it is ready is worked out once, not each time a lane asks."""
         out = hold.doubtful or hold.stopped or hold.ending_s is not None or hold.given is not None
         hold.ready_s = inf if out else self._ready_s(hold)
         return hold
 
-    def _ready_s(self, hold: Hold) -> float:
+    def _ready_s(self, hold: DutyState) -> float:
         if hold.parked_s is not None:
             # What failed has waited for its batch or its timer before, and does not do so again.
             return max(hold.parked_s, hold.since_s)
@@ -378,7 +380,7 @@ class Dispatch:
             at_s = min(at_s, hold.since_s if full else hold.since_s + rules.threshold_s)
         return at_s
 
-    def _next(self, now_s: float) -> tuple[int, Hold] | None:
+    def _next(self, now_s: float) -> tuple[int, DutyState] | None:
         """Which waiting lane gets what: the duty that waits longest goes to the lane that had it,
         else to the one that asked first."""
         best = self._longest(now_s)
@@ -393,14 +395,14 @@ class Dispatch:
             return self._longest(now_s, single=False)
         return best
 
-    def _longest(self, now_s: float, *, single: bool = True) -> tuple[int, Hold] | None:
+    def _longest(self, now_s: float, *, single: bool = True) -> tuple[int, DutyState] | None:
         places = self.lanes if self.allocation == "static" else 1
         asked: dict[int, int] = {}
         for lane in self.waiting:
             asked.setdefault(lane % places, lane)
         closed = self.stopped | self._full()
         left = self._left()
-        best: tuple[int, Hold] | None = None
+        best: tuple[int, DutyState] | None = None
         best_s = inf
         for hold in self.holds.values():
             since_s = hold.ready_s
@@ -435,13 +437,13 @@ class Dispatch:
             if rules.concurrency is not None and busy[name] >= rules.concurrency
         }
 
-    def _give(self, lane: int, hold: Hold, now_s: float) -> Given:
+    def _give(self, lane: int, hold: DutyState, now_s: float) -> Assigned:
         self._numbers += 1
         most = self.rules[hold.duty.computation].capacity
         if most is None:
             fitting = self._pace_of(hold.duty.computation).records
             most = min(hold.most or fitting, fitting)
-        given = Given(
+        given = Assigned(
             lane,
             self._numbers,
             hold.duty,
@@ -458,7 +460,7 @@ class Dispatch:
         self._changed(hold)
         return given
 
-    def _reported(self, lane: int, number: int, next: int | None, now_s: float) -> Hold | None:
+    def _reported(self, lane: int, number: int, next: int | None, now_s: float) -> DutyState | None:
         given = self.in_hand.get(lane)
         if given is None or given.number != number:
             return None
@@ -471,7 +473,7 @@ class Dispatch:
         hold.since_s = now_s
         return hold
 
-    def _released(self, given: Given) -> Hold | None:
+    def _released(self, given: Assigned) -> DutyState | None:
         """The lane has it in hand no more; the hold, if it is still the one it was given of."""
         del self.in_hand[given.lane]
         del self._given_s[given.lane]

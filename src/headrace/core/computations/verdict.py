@@ -18,7 +18,7 @@ class Verdict(NamedTuple):
 
 
 @dataclass(slots=True)
-class Judge:
+class FailureJudge:
     """Of one computation in one replica."""
 
     policy: Policy

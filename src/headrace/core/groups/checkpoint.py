@@ -42,7 +42,7 @@ class Checkpoint(NamedTuple):
         return cls(*_CHECKPOINT.unpack(value))
 
 
-class Marks:
+class HandedOut:
     """What was handed out of one shard under one grant, and what of it is done, in any order.
 
     The checkpoint may only move to `next`: behind everything that is done, before anything that is

@@ -9,7 +9,7 @@ from headrace.core.errors import BadAllocation
 from headrace.core.groups.allocators import dealt
 from headrace.core.groups.even_shares import Candidate
 from headrace.core.groups.events import StreamFacts
-from headrace.core.groups.group import Group, Move, Standing, State
+from headrace.core.groups.group import Group, Move, ShardStanding, State
 from headrace.core.model import ShardId
 
 GONE_KEPT = 64
@@ -86,7 +86,7 @@ class Draft:
 
     def recall(self, shard: ShardId, parents: tuple[int, ...]) -> None:
         """A shard that the group does not know: forgotten as done, or not heard of yet."""
-        self.shards[shard] = Standing("done", self.floor, parents=parents)
+        self.shards[shard] = ShardStanding("done", self.floor, parents=parents)
         self.entered = self.version
         self.forgotten = max(self.forgotten - 1, 0)
 
@@ -121,7 +121,7 @@ class Draft:
                 if not fresh:
                     continue
                 state: State = "done" if finished else "free"
-                self.shards[shard] = Standing(state, self.floor, parents=fact.parents)
+                self.shards[shard] = ShardStanding(state, self.floor, parents=fact.parents)
                 entering.append(shard)
             elif finished and fact.finished_at == standing.epoch:
                 self.done(shard)

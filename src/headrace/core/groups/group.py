@@ -23,7 +23,7 @@ class Member(NamedTuple):
     """The one it knows of: a shorter one holds for it when it has seen it."""
 
 
-class Standing(NamedTuple):
+class ShardStanding(NamedTuple):
     """How a shard stands in its group."""
 
     state: State
@@ -69,7 +69,7 @@ class Group:
     """The last incarnations of those who left or were evicted last: they do not come back."""
     streams: Mapping[str, int] = field(default_factory=dict)
     """Ids by name; of a deleted group, those that are still to be swept."""
-    shards: Mapping[ShardId, Standing] = field(default_factory=dict)
+    shards: Mapping[ShardId, ShardStanding] = field(default_factory=dict)
     floor: int = 0
     """No shard that is new, or was forgotten, begins with a lower epoch."""
     entered: int = 0
@@ -85,13 +85,13 @@ class Group:
     """What the last step did; not stored."""
 
     @lazy
-    def by_owner(self) -> Mapping[str, Mapping[ShardId, Standing]]:
+    def by_owner(self) -> Mapping[str, Mapping[ShardId, ShardStanding]]:
         """What each member owns: held and moving."""
-        owned: dict[str, dict[ShardId, Standing]] = {}
+        owned: dict[str, dict[ShardId, ShardStanding]] = {}
         for shard, standing in self.shards.items():
             if standing.owner is not None:
                 owned.setdefault(standing.owner, {})[shard] = standing
         return owned
 
-    def owned(self, member: str) -> Mapping[ShardId, Standing]:
+    def owned(self, member: str) -> Mapping[ShardId, ShardStanding]:
         return self.by_owner.get(member, {})

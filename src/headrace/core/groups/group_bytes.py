@@ -9,7 +9,7 @@ from typing import get_args
 from headrace.core.byte_fields import Fields, text_field
 from headrace.core.errors import BadStored, NewerFormat
 from headrace.core.groups.allocators import Allocator
-from headrace.core.groups.group import Group, Member, Standing, State
+from headrace.core.groups.group import Group, Member, ShardStanding, State
 from headrace.core.model import ShardId
 
 VERSION = 1
@@ -66,7 +66,7 @@ def encoded(group: Group) -> bytes:
             _MEMBER.pack(member.incarnation, member.capacity, member.timeout_s, len(member.streams))
         )
         out += [_COUNT.pack(at[stream]) for stream in sorted(member.streams)]
-    by_stream: dict[str, list[tuple[int, Standing]]] = {s: [] for s in sorted(group.streams)}
+    by_stream: dict[str, list[tuple[int, ShardStanding]]] = {s: [] for s in sorted(group.streams)}
     for (stream, index), standing in group.shards.items():
         by_stream[stream].append((index, standing))
     out.append(_COUNT.pack(len(by_stream)))
@@ -139,7 +139,7 @@ def _decoded(data: bytes, allocator: Callable[[str, str], Allocator]) -> Group:
         members[member] = Member(incarnation, subscribed, capacity, session_s)
         names.append(member)
     streams = {}
-    shards: dict[ShardId, Standing] = {}
+    shards: dict[ShardId, ShardStanding] = {}
     for _ in range(reader.count()):
         at, stream_id, rows = reader.take(_STREAM)
         stream = known[at]
@@ -149,7 +149,7 @@ def _decoded(data: bytes, allocator: Callable[[str, str], Allocator]) -> Group:
         for index, parent in reader.rows(_PARENTS, reader.number()):
             parents[index] = (*parents.get(index, ()), parent)
         for index, state, owner, next_owner, epoch, granted in found:
-            shards[ShardId(stream, index)] = Standing(
+            shards[ShardId(stream, index)] = ShardStanding(
                 _STATES[state & ~_STOPPED],
                 epoch,
                 None if owner == _NOBODY else names[owner],

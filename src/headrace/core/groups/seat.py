@@ -19,7 +19,7 @@ LEASE_SHARE = 0.9
 member is called silent."""
 
 
-class Change(NamedTuple):
+class SeatChange(NamedTuple):
     """What to do about a shard: begin under an epoch, or end what is done under one."""
 
     shard: ShardId
@@ -70,7 +70,7 @@ class Seat:
         if self._waiting_for == beat:
             self._waiting_for = None
 
-    def answered(self, beat: int, reply: Reply) -> list[Change]:
+    def answered(self, beat: int, reply: Reply) -> list[SeatChange]:
         """What changes by the answer to a heartbeat: nothing if it is not the one waited for."""
         if self._waiting_for != beat:
             return []
@@ -113,7 +113,7 @@ class Seat:
         """Whether somebody may have called this member gone: then it must not act any more."""
         return now_s >= self.lease_s
 
-    def _changes(self, granted: Mapping[ShardId, int]) -> list[Change]:
+    def _changes(self, granted: Mapping[ShardId, int]) -> list[SeatChange]:
         changes = []
         for shard, epoch in list(self.held.items()):
             if granted.get(shard) != epoch:
@@ -123,11 +123,11 @@ class Seat:
                     self._let_go[shard] = epoch
                 else:
                     self.leaving[shard] = epoch
-                    changes.append(Change(shard, epoch, begin=False))
+                    changes.append(SeatChange(shard, epoch, begin=False))
         for shard, epoch in granted.items():
             fresh = epoch > max(self._let_go.get(shard, 0), self.leaving.get(shard, 0))
             if fresh and shard not in self.held:
                 self.held[shard] = epoch
                 if shard not in self.leaving:
-                    changes.append(Change(shard, epoch, begin=True))
+                    changes.append(SeatChange(shard, epoch, begin=True))
         return changes

@@ -17,7 +17,7 @@ class _Seen(NamedTuple):
     since_s: float
 
 
-class Watch:
+class SilenceWatch:
     """Watches the members of one group. Times are the observer's own, monotonic.
 
     A member is silent when its beat has stayed the same for a whole session of looking. An observer

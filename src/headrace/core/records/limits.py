@@ -36,7 +36,7 @@ def too_large(batch: Batch, most: str) -> BadRecord:
     )
 
 
-class Room:
+class ReadBudget:
     """What a read may still take: records and bytes; the first record always fits."""
 
     __slots__ = ("_empty", "nbytes", "records")

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headrace.core.errors import BadSetting, BadTopology
-from headrace.engines.engine import Engine, MadeLanes, Wanted
-from headrace.engines.lane_server import Switchboard
-from headrace.engines.lane_spec import errand_for
+from headrace.engines.engine import Engine, LaneFactory, LaneWork
+from headrace.engines.lane_server import LaneServer
+from headrace.engines.lane_spec import lane_spec_for
 from headrace.engines.remote_lane import this_machine
 from headrace.replica.dispatcher import Dispatcher
 from headrace.spark.lanes.lanes import SparkLanes, is_connect
@@ -38,13 +38,13 @@ def on_spark(session: SparkSession) -> Engine:
     """Lanes as tasks of this session."""
     check_packages(connect=is_connect(session))
 
-    def engine(wanted: Wanted) -> MadeLanes:
+    def engine(wanted: LaneWork) -> LaneFactory:
         return _made(session, wanted)
 
     return engine
 
 
-def _made(session: SparkSession, wanted: Wanted) -> MadeLanes:
+def _made(session: SparkSession, wanted: LaneWork) -> LaneFactory:
     def conf(key: str) -> str | None:
         found: str | None = session.conf.get(key, None)
         return found
@@ -60,14 +60,14 @@ def _made(session: SparkSession, wanted: Wanted) -> MadeLanes:
     pickled = _pickled(wanted)
     lease_s = wanted.settings.session_s
     errand = msgspec.structs.replace(
-        errand_for(wanted, hub),
+        lane_spec_for(wanted, hub),
         machine=this_machine(),
         lease_s=lease_s,
     )
     place = address(is_here=is_here, is_connect=is_connect(session), conf=conf)
 
     def made(dispatcher: Dispatcher, count: int) -> SparkLanes:
-        board = Switchboard(dispatcher, place, beyond_this_host=True, beat_s=lease_s / BEATS)
+        board = LaneServer(dispatcher, place, beyond_this_host=True, beat_s=lease_s / BEATS)
         return SparkLanes(
             board, count, errand, session, pickled=pickled, works_for=_works_for(wanted)
         )
@@ -75,12 +75,12 @@ def _made(session: SparkSession, wanted: Wanted) -> MadeLanes:
     return made
 
 
-def _works_for(wanted: Wanted) -> str:
+def _works_for(wanted: LaneWork) -> str:
     names = ", ".join(wanted.kits)
     return names if len(names) <= WORKS_FOR_CHARS_MAX else f"{names[:WORKS_FOR_CHARS_MAX]}…"
 
 
-def _pickled(wanted: Wanted) -> bytes | None:
+def _pickled(wanted: LaneWork) -> bytes | None:
     """The topology itself, where nothing names it: from a prompt or a notebook."""
     if wanted.reference is not None:
         return None

@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from headrace.engines.lane_server import Switchboard
-from headrace.engines.lane_spec import Errand
+from headrace.engines.lane_server import LaneServer
+from headrace.engines.lane_spec import LaneSpec
 from headrace.engines.remote_lanes import RemoteLanes
 from headrace.spark.lanes.task import REPORT, arrow_lane_task, lane_task
 from headrace.spark.session.gateway import java_ended
@@ -39,9 +39,9 @@ _CANCELLED = "SPARK_JOB_CANCELLED"
 class SparkLanes(RemoteLanes):
     def __init__(
         self,
-        board: Switchboard,
+        board: LaneServer,
         count: int,
-        errand: Errand,
+        errand: LaneSpec,
         session: SparkSession,
         *,
         pickled: bytes | None,
@@ -63,7 +63,7 @@ class SparkJob:
     """One lane of a session, classic or Connect."""
 
     def __init__(
-        self, session: SparkSession, pickled: bytes | None, works_for: str, errand: Errand
+        self, session: SparkSession, pickled: bytes | None, works_for: str, errand: LaneSpec
     ) -> None:
         self.began_s = time.monotonic()
         self._session = session

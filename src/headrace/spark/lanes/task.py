@@ -12,10 +12,10 @@ from contextlib import contextmanager
 import pyarrow as pa
 
 from headrace.core.errors import HeadraceError
-from headrace.engines.connection import Wire, called
-from headrace.engines.lane_spec import Errand
+from headrace.engines.connection import Connection, dial
+from headrace.engines.lane_spec import LaneSpec
 from headrace.engines.lifeline import Lifeline, lifeline_of
-from headrace.engines.remote_lane import worked
+from headrace.engines.remote_lane import run_lane
 
 REPORT = "why string"
 
@@ -24,7 +24,7 @@ def lane_task(line: bytes, pickled: bytes | None, nothing: Iterator[object]) -> 
     """Until the lane ends; then one text: why, or an empty one if that was in order."""
     for _ in nothing:
         pass
-    yield _lived(Errand.from_line(line), pickled) or ""
+    yield _lived(LaneSpec.from_line(line), pickled) or ""
 
 
 def arrow_lane_task(
@@ -35,7 +35,7 @@ def arrow_lane_task(
         yield pa.RecordBatch.from_pydict({"why": [why]})
 
 
-def _lived(errand: Errand, pickled: bytes | None) -> str | None:
+def _lived(errand: LaneSpec, pickled: bytes | None) -> str | None:
     from pyspark import TaskContext
     from pyspark.cloudpickle import loads
 
@@ -43,7 +43,7 @@ def _lived(errand: Errand, pickled: bytes | None) -> str | None:
     if context is not None and context.attemptNumber() > 0:
         return "it was lost, and another is in its place"
     try:
-        wire = called(errand.address, errand.secret, errand.lane)
+        wire = dial(errand.address, errand.secret, errand.lane)
         file = lifeline_of(errand.address, errand.secret, errand.lane)
     except HeadraceError as why:
         return str(why)
@@ -52,14 +52,14 @@ def _lived(errand: Errand, pickled: bytes | None) -> str | None:
     born = os.getpid()
     with _apart(), _held(Lifeline(file, os.getppid()), wire):
         try:
-            return worked(errand, wire, None if pickled is None else lambda: loads(pickled))
+            return run_lane(errand, wire, None if pickled is None else lambda: loads(pickled))
         finally:
             if os.getpid() != born:
                 os._exit(1)  # a fork that went on after its handler: Spark must not hear of it
 
 
 @contextmanager
-def _held(lifeline: Lifeline, wire: Wire) -> Iterator[None]:
+def _held(lifeline: Lifeline, wire: Connection) -> Iterator[None]:
     global _here
     lifeline.hold()
     _here = lifeline, wire
@@ -97,7 +97,7 @@ def _left_to_replica(number: int, frame: object) -> None:
     pass
 
 
-_here: tuple[Lifeline, Wire] | None = None
+_here: tuple[Lifeline, Connection] | None = None
 
 
 def _forget() -> None:

@@ -20,7 +20,7 @@ from headrace.core.errors import (
     UnknownStream,
 )
 from headrace.core.model import Record, ShardId
-from headrace.core.ports import Backend, Reading
+from headrace.core.ports import Backend, ReadResult
 from headrace.hub.hub import Hub
 from headrace.testing.children import until
 from headrace.testing.contracts.backend_under_test import lacks
@@ -289,7 +289,7 @@ class ReadingAsAGroupContract(Consuming):
         reads: list[int] = []
         read = backend.read
 
-        def counted(*place: Any, **limits: Any) -> Reading:
+        def counted(*place: Any, **limits: Any) -> ReadResult:
             reading = read(*place, **limits)
             reads.append(sum(map(len, reading.batches)))
             return reading
@@ -325,7 +325,7 @@ class ReadingAsAGroupContract(Consuming):
         fetched = 0
         read = backend.read
 
-        def counted(*place: Any, **limits: Any) -> Reading:
+        def counted(*place: Any, **limits: Any) -> ReadResult:
             nonlocal fetched
             reading = read(*place, **limits)
             fetched += sum(map(len, reading.batches))
@@ -347,7 +347,7 @@ class ReadingAsAGroupContract(Consuming):
         flying: Counter[int] = Counter()
         read = backend.read
 
-        def counted(info: Any, shard: int, *place: Any, **limits: Any) -> Reading:
+        def counted(info: Any, shard: int, *place: Any, **limits: Any) -> ReadResult:
             reading = read(info, shard, *place, **limits)
             flying[shard] += sum(batch.nbytes for batch in reading.batches)
             return reading

@@ -19,7 +19,7 @@ from headrace.core.errors import (
     UnknownStream,
 )
 from headrace.core.model import Bounds, Record, StreamInfo
-from headrace.core.ports import Backend, Reading
+from headrace.core.ports import Backend, ReadResult
 from headrace.core.records.schema import read_schema
 from headrace.hub.hub import Hub
 from headrace.testing.contracts.backend_under_test import WAIT_S, Opening, Subject, lacks
@@ -179,7 +179,9 @@ class _Counted:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)
 
-    def read(self, stream: StreamInfo, shard: int, start: int, *end: Any, **limits: Any) -> Reading:
+    def read(
+        self, stream: StreamInfo, shard: int, start: int, *end: Any, **limits: Any
+    ) -> ReadResult:
         self.reads += 1
         return self._backend.read(stream, shard, start, *end, **limits)
 

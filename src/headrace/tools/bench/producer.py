@@ -8,7 +8,7 @@ import threading
 import time
 
 import headrace
-from headrace.streams.sharding import Shares
+from headrace.streams.sharding import Sharding
 from headrace.streams.stream import Stream
 from headrace.tools.bench.evidence import stamp
 
@@ -38,7 +38,7 @@ def _append(stream: Stream, per_second: float, ending: threading.Event) -> None:
 
 def _keys(stream: Stream) -> list[str]:
     """One for each shard."""
-    shares = Shares(stream.info)
+    shares = Sharding(stream.info)
     keys: dict[int, str] = {}
     for number in itertools.count():
         key = f"key-{number}"

@@ -32,7 +32,7 @@ class _Taken(NamedTuple):
     """What one had when it was killed or stopped."""
 
 
-class Story:
+class Narrator:
     def __init__(self) -> None:
         self.events: list[Event] = []
         self._told = 0

@@ -10,8 +10,8 @@ from typing import Literal
 
 from headrace.core.model import ShardId
 from headrace.ops.ranges import shown_shards
-from headrace.tools.demo.narrator import Duty, Event, Held, Story
-from headrace.tools.proof.proof import Progress
+from headrace.tools.demo.narrator import Duty, Event, Held, Narrator
+from headrace.tools.proof.proof import ProofProgress
 
 RATE_S = 1.0
 """Rates are of so much time, at least."""
@@ -68,13 +68,13 @@ class Eye:
         self._computations = computations
         self._began_s = time.monotonic()
         self._stage = ""
-        self._story = Story()
+        self._story = Narrator()
         self._next: dict[Duty, int] = {}
         self._looked_s = self._began_s
         self._rates: defaultdict[str, float] = defaultdict(float)
         """Of replicas and of computations."""
 
-    def look(self, progress: Progress, now_s: float) -> Scene:
+    def look(self, progress: ProofProgress, now_s: float) -> Scene:
         held = self._held(progress)
         self._measure(progress, held, now_s)
         lives = {life.name: life for life in progress.crew.lives.values()}
@@ -97,14 +97,14 @@ class Eye:
             [event._replace(at_s=event.at_s - self._began_s) for event in self._story.events],
         )
 
-    def _held(self, progress: Progress) -> Held:
+    def _held(self, progress: ProofProgress) -> Held:
         found: dict[str, set[Duty]] = {name: set() for name in progress.crew.names}
         for computation, group in progress.watch.groups.items():
             for owner, shards in group.by_owner.items():
                 found.setdefault(owner, set()).update(Duty(computation, s) for s in shards)
         return {name: frozenset(duties) for name, duties in found.items()}
 
-    def _measure(self, progress: Progress, held: Held, now_s: float) -> None:
+    def _measure(self, progress: ProofProgress, held: Held, now_s: float) -> None:
         """What has moved since is counted for who holds it now."""
         since_s = now_s - self._looked_s
         if since_s < RATE_S:
@@ -120,7 +120,7 @@ class Eye:
                 self._next[duty] = position.next
         self._looked_s = now_s
 
-    def _replica(self, name: str, progress: Progress, held: Held) -> ReplicaRow:
+    def _replica(self, name: str, progress: ProofProgress, held: Held) -> ReplicaRow:
         shards: dict[str, list[ShardId]] = {each: [] for each in self._computations}
         for computation, shard in sorted(held[name]):
             shards[computation].append(shard)
@@ -128,7 +128,7 @@ class Eye:
         return ReplicaRow(name, _state(name, progress, held), shown, self._rates[name])
 
 
-def _state(name: str, progress: Progress, held: Held) -> State:
+def _state(name: str, progress: ProofProgress, held: Held) -> State:
     life = next((one for one in progress.crew.lives.values() if one.name == name), None)
     if life is None:
         killed = any(did.kind == "kill" and did.name == name for did in progress.did)

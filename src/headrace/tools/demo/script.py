@@ -6,7 +6,7 @@ from __future__ import annotations
 from headrace.core.computations.settings import RunSettings
 from headrace.lanes.loading import load_topology
 from headrace.tools.proof import stages
-from headrace.tools.proof.engine_choice import Manner
+from headrace.tools.proof.engine_choice import EngineChoice
 from headrace.tools.proof.plan import Deed
 from headrace.tools.proof.proof import Order
 
@@ -30,7 +30,7 @@ def script(seconds: float, session_s: float) -> list[Deed]:
     ]
 
 
-def order(manner: Manner, *, seed: str, records: int, seconds: float, again: str) -> Order:
+def order(manner: EngineChoice, *, seed: str, records: int, seconds: float, again: str) -> Order:
     deeds = script(seconds, manner.session_s)
     return Order(
         loaded=load_topology(PLACE),

@@ -53,7 +53,7 @@ _LOCK = "lock"
 _SERVER = "kafka.Kafka"
 
 
-class Running(msgspec.Struct, frozen=True):
+class RunningNode(msgspec.Struct, frozen=True):
     """Kept beside the data while the node runs."""
 
     process: Process
@@ -155,7 +155,7 @@ class Broker:
     def answers(self) -> bool:
         return PLAINTEXT in self._ports and answers(LOOPBACK, self._ports[PLAINTEXT])
 
-    def running(self) -> Running | None:
+    def running(self) -> RunningNode | None:
         """Whoever started it; its ports are taken over."""
         found = self._remembered()
         if found is None or not found.process.is_alive:
@@ -227,7 +227,7 @@ class Broker:
         command = [java, f"-Xmx{self._heap}", *QUIET, *classes, _SERVER, str(self._properties)]
         process = self._spawned(command)
         try:
-            self._remember(Running(process, self._ports))
+            self._remember(RunningNode(process, self._ports))
             self._wait(process, begun)
         except BaseException:
             self._end(process, signal.SIGKILL, STOP_S)
@@ -292,13 +292,13 @@ class Broker:
         self._running.unlink(missing_ok=True)
         return True
 
-    def _remembered(self) -> Running | None:
+    def _remembered(self) -> RunningNode | None:
         try:
-            return msgspec.json.decode(self._running.read_bytes(), type=Running)
+            return msgspec.json.decode(self._running.read_bytes(), type=RunningNode)
         except FileNotFoundError:
             return None
 
-    def _remember(self, running: Running) -> None:
+    def _remember(self, running: RunningNode) -> None:
         making = self._running.with_suffix(".making")
         write_private(making, msgspec.json.encode(running))
         making.rename(self._running)

@@ -12,7 +12,7 @@ from headrace.hub.hub import Hub
 from headrace.tools.proof.certificate import Line, StateLine, line
 from headrace.tools.proof.evidence import Log, log_of, size
 from headrace.tools.proof.judge import Case, Judgement, judged, same
-from headrace.tools.proof.progress import Stopped, Watch
+from headrace.tools.proof.progress import ProgressWatch, Stopped
 from headrace.tools.proof.reference import Reference, letters_of
 from headrace.tools.proof.state import State, stored_state
 
@@ -37,7 +37,7 @@ class Hearing:
 def heard(
     hub: Hub,
     topology: Topology,
-    watch: Watch,
+    watch: ProgressWatch,
     appended: Mapping[str, int],
     undisturbed: Undisturbed,
 ) -> Hearing:
@@ -68,7 +68,7 @@ def _doubted(
 class _Evidence:
     hub: Hub
     topology: Topology
-    watch: Watch
+    watch: ProgressWatch
     appended: Mapping[str, int]
     made: Mapping[str, Reference]
     unsteady: set[tuple[str, str]] = field(default_factory=set)

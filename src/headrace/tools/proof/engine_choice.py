@@ -8,7 +8,7 @@ from headrace.tools.proof.scratch import SESSION_S
 
 
 @dataclass(frozen=True, kw_only=True)
-class Manner:
+class EngineChoice:
     options: tuple[str, ...]
     """Of ``headrace run``."""
     session_s: float = SESSION_S
@@ -22,9 +22,9 @@ class Manner:
     """If nothing has moved for so long after the last deed, it will not be caught up."""
 
 
-LOCAL = Manner(options=("--engine", "local"))
-PROCESSES = Manner(options=("--engine", "local", "--processes"))
-SPARK = Manner(
+LOCAL = EngineChoice(options=("--engine", "local"))
+PROCESSES = EngineChoice(options=("--engine", "local", "--processes"))
+SPARK = EngineChoice(
     options=("--engine", "spark"),
     session_s=3.0,  # several Javas that start take all cores for a while
     tick_s=0.1,

@@ -37,7 +37,7 @@ class _Gap:
         self.progress = progress
 
 
-class Watch:
+class ProgressWatch:
     def __init__(self, hub: Hub, topology: Topology) -> None:
         self._hub = hub
         self._topology = topology

@@ -19,12 +19,12 @@ from headrace.hub.hub import Hub
 from headrace.lanes.loading import Loaded
 from headrace.tools.proof.certificate import Certificate
 from headrace.tools.proof.collect import Hearing, heard
-from headrace.tools.proof.engine_choice import LOCAL, Manner
+from headrace.tools.proof.engine_choice import LOCAL, EngineChoice
 from headrace.tools.proof.load import Load
 from headrace.tools.proof.plan import Deed, DeedKind, drawn
-from headrace.tools.proof.progress import Watch
+from headrace.tools.proof.progress import ProgressWatch
 from headrace.tools.proof.reference import Reference, references
-from headrace.tools.proof.replicas import Crew, Life
+from headrace.tools.proof.replicas import Life, Replicas
 from headrace.tools.proof.sample import Example, made_up
 from headrace.tools.proof.scratch import Scratch
 
@@ -53,7 +53,7 @@ class Order:
     kills: int = 20
     records: int = 10_000
     replicas: int = 3
-    manner: Manner = LOCAL
+    manner: EngineChoice = LOCAL
     script: Sequence[Deed] | None = None
     """What is done, instead of a plan drawn from the seed. One that is killed stays away then."""
     rest_s: float = REST_S
@@ -84,7 +84,7 @@ class Did(NamedTuple):
 
 
 @dataclass
-class Progress:
+class ProofProgress:
     """For who watches."""
 
     stage: str
@@ -92,8 +92,8 @@ class Progress:
     records: int
     records_all: int
     lag: int
-    crew: Crew
-    watch: Watch
+    crew: Replicas
+    watch: ProgressWatch
     did: list[Did] = field(default_factory=list)
 
     @property
@@ -105,7 +105,7 @@ class Progress:
         return str(self.did[-1]) if self.did else ""
 
 
-Tell = Callable[[Progress], object]
+Tell = Callable[[ProofProgress], object]
 
 
 class Proof:
@@ -125,15 +125,15 @@ class Proof:
     def certificate(self) -> Certificate:
         with headrace.open(self._scratch.hub) as hub:
             notes = self._scratch.make_streams(hub, self._order.real)
-            watch = Watch(hub, self._topology)
+            watch = ProgressWatch(hub, self._topology)
             load = self._load(hub)
-            crew = Crew(
+            crew = Replicas(
                 self._scratch,
                 [self._order.loaded.reference, *self._manner.options],
                 STOPPED_SESSIONS * self._manner.session_s,
                 restarting=self._order.script is None,
             )
-            self._progress = Progress(
+            self._progress = ProofProgress(
                 "starting", len(self._plan), 0, self._order.records, 0, crew, watch
             )
             try:
@@ -164,7 +164,7 @@ class Proof:
         for_s = (self._plan[-1].at_s if self._plan else 0.0) + order.rest_s
         return Load(streams, sources, order.records, for_s)
 
-    def _run(self, crew: Crew, watch: Watch, load: Load) -> bool:
+    def _run(self, crew: Replicas, watch: ProgressWatch, load: Load) -> bool:
         fails = dict(enumerate(self._order.fails))
         for slot in range(self._order.replicas):
             crew.start(slot, fails.get(slot, ""), dict(self._order.extra))
@@ -206,7 +206,7 @@ class Proof:
 
     _last_deed_s = 0.0
 
-    def _do(self, deed: Deed, crew: Crew, watch: Watch, load: Load) -> None:
+    def _do(self, deed: Deed, crew: Replicas, watch: ProgressWatch, load: Load) -> None:
         life = self._added(deed, crew) if deed.kind == "start" else self._victim(deed, crew, load)
         if life is None:
             return
@@ -222,7 +222,7 @@ class Proof:
             self._until(crew, watch, load, is_there, self._manner.begin_s_max)
             self._last_deed_s = time.monotonic()
 
-    def _stop(self, life: Life, deed: Deed, crew: Crew, load: Load) -> None:
+    def _stop(self, life: Life, deed: Deed, crew: Replicas, load: Load) -> None:
         watch = self._progress.watch
         for _ in range(STOP_TRIES):
             before = load.total
@@ -236,10 +236,10 @@ class Proof:
             crew.resume(life)
             self._until(crew, watch, load, is_written, self._manner.still_s_max)
 
-    def _added(self, deed: Deed, crew: Crew) -> Life:
+    def _added(self, deed: Deed, crew: Replicas) -> Life:
         return crew.start(deed.slot, extra=dict(self._order.extra))
 
-    def _victim(self, deed: Deed, crew: Crew, load: Load) -> Life | None:
+    def _victim(self, deed: Deed, crew: Replicas, load: Load) -> Life | None:
         """One that is at work, if possible beside another."""
         watch, manner = self._progress.watch, self._manner
 
@@ -254,7 +254,12 @@ class Proof:
         return chosen[0] if chosen else None
 
     def _until(
-        self, crew: Crew, watch: Watch, load: Load, condition: Callable[[], bool], within_s: float
+        self,
+        crew: Replicas,
+        watch: ProgressWatch,
+        load: Load,
+        condition: Callable[[], bool],
+        within_s: float,
     ) -> bool:
         end_s = time.monotonic() + within_s
         while not condition():
@@ -263,7 +268,7 @@ class Proof:
             self._tick(crew, watch, load)
         return True
 
-    def _tick(self, crew: Crew, watch: Watch, load: Load) -> None:
+    def _tick(self, crew: Replicas, watch: ProgressWatch, load: Load) -> None:
         crew.tick()
         watch.look(time.monotonic())
         self._progress.records, self._progress.lag = load.total, watch.lag
@@ -272,7 +277,7 @@ class Proof:
 
     # When all is over
 
-    def _judge(self, hub: Hub, watch: Watch, load: Load) -> Hearing:
+    def _judge(self, hub: Hub, watch: ProgressWatch, load: Load) -> Hearing:
         self._progress.stage = "comparing"
         self._tell(self._progress)
         within_s = REFERENCE_S + self._order.records / RECORDS_PER_S_MIN
@@ -284,7 +289,7 @@ class Proof:
         return heard(hub, self._topology, watch, load.appended, undisturbed)
 
     def _written(
-        self, hearing: Hearing, load: Load, crew: Crew, caught_up: bool, notes: list[str]
+        self, hearing: Hearing, load: Load, crew: Replicas, caught_up: bool, notes: list[str]
     ) -> Certificate:
         order = self._order
         done = Counter(did.kind for did in self._progress.did)
@@ -318,6 +323,6 @@ def _still(life: Life) -> bool:
     return life.resume_s is not None or life.stands_still()
 
 
-def _waits(crew: Crew) -> bool:
+def _waits(crew: Replicas) -> bool:
     """Whether somebody is still stopped: it may yet do something wrong."""
     return any(_still(life) for life in crew.lives.values())

@@ -21,7 +21,7 @@ from headrace.core.computations.topology import Topology
 from headrace.hub.hub import Hub
 from headrace.lanes.loading import load_topology
 from headrace.tools.proof.evidence import Log, log_of
-from headrace.tools.proof.progress import Stopped, Watch
+from headrace.tools.proof.progress import ProgressWatch, Stopped
 from headrace.tools.proof.scratch import Scratch
 from headrace.tools.proof.state import State, stored_state
 
@@ -71,7 +71,7 @@ def _reference(
 
 def gathered(hub: Hub, computation: Computation, *, caught_up: bool, within_s: float) -> Reference:
     """What it has made on that hub."""
-    watch = Watch(hub, Topology(computation))
+    watch = ProgressWatch(hub, Topology(computation))
     watch.look(0.0)
     return Reference(
         {name: log_of(hub.stream(name)) for name in computation.outputs},

@@ -59,7 +59,7 @@ class Life:
         return stands_still(self.process.pid)
 
 
-class Crew:
+class Replicas:
     def __init__(
         self,
         scratch: Scratch,

@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient
 
 from headrace.backends.kafka.client.native import Native, native
 from headrace.backends.kafka.client.settings import KafkaSettings
-from headrace.backends.kafka.client.usable import Gate
+from headrace.backends.kafka.client.usable import Usable
 from headrace.core.errors import BadSetting
 from headrace.core.records.batch import COMMIT_BYTES_MAX
 
@@ -75,7 +75,7 @@ _ALIASES = {
 class Clients:
     """Makes clients for one hub, and hears what they complain about."""
 
-    def __init__(self, settings: KafkaSettings, gate: Gate) -> None:
+    def __init__(self, settings: KafkaSettings, gate: Usable) -> None:
         self.settings = settings
         self.native: Native | None = native() if settings.native else None
         self._gate = gate

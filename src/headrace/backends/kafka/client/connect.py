@@ -22,7 +22,7 @@ ASK_S = 0.5
 _NO = ("false", "f", "0")
 
 
-def connected(clients: Clients) -> AdminClient:
+def connect(clients: Clients) -> AdminClient:
     """An admin client whose brokers answer."""
     properties = clients.settings.properties
     if str(properties.get("enable.ssl.certificate.verification", "true")).lower() in _NO:

@@ -28,7 +28,7 @@ SILENT_S = 5.0
 second or two by one that can find them."""
 
 
-class Asked(Generic[C]):
+class PatientClient(Generic[C]):
     """Whoever takes ``client`` keeps it until it has answered: one that is replaced ends when
     nobody has it any more."""
 
@@ -108,5 +108,5 @@ class Asked(Generic[C]):
                 self._patience_with_it_s *= 2
 
 
-Admin = Asked[AdminClient]
+Admin = PatientClient[AdminClient]
 """The client that topics, settings and groups are asked of."""

@@ -8,7 +8,7 @@ import threading
 from headrace.core.errors import Closed, ForkedHandle
 
 
-class Gate:
+class Usable:
     def __init__(self) -> None:
         self._pid = os.getpid()
         self._lock = threading.Lock()

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from headrace.backends.kafka.reading.listed import Chunk, Chunks
+from headrace.backends.kafka.reading.listed import Chunks, ListedRecords
 from headrace.core.records.batch import ROW_OVERHEAD, Batch
 from headrace.core.records.schema import SCHEMA, TIMESTAMP, byte_lengths, default_column
 
 
-class ColumnChunk:
+class ColumnRecords:
     """Records of one partition, in order, that have no headers."""
 
     __slots__ = ("data", "keys", "nbytes", "offsets", "times")
@@ -30,9 +30,9 @@ class ColumnChunk:
     def __len__(self) -> int:
         return len(self.keys)
 
-    def part(self, start: int, end: int) -> ColumnChunk:
+    def part(self, start: int, end: int) -> ColumnRecords:
         count = end - start
-        return ColumnChunk(
+        return ColumnRecords(
             self.offsets[start:end],
             self.keys.slice(start, count),
             self.data.slice(start, count),
@@ -52,8 +52,8 @@ class ColumnChunk:
         sizes: list[int] = byte_lengths(self.keys, self.data).to_pylist()
         return sizes
 
-    def listed(self) -> Chunk:
-        return Chunk(
+    def listed(self) -> ListedRecords:
+        return ListedRecords(
             list(self.offsets),
             self.keys.to_pylist(),
             self.data.to_pylist(),
@@ -69,10 +69,10 @@ def _bytes_of_first(column: pa.Array, count: int) -> int:
     return end - start
 
 
-def joined(chunks: Sequence[Chunk | ColumnChunk], stream: str, shard: int) -> Batch:
+def joined(chunks: Sequence[ListedRecords | ColumnRecords], stream: str, shard: int) -> Batch:
     """One batch of chunks that follow one another."""
     nbytes = sum(chunk.nbytes for chunk in chunks)
-    columns = [chunk for chunk in chunks if isinstance(chunk, ColumnChunk)]
+    columns = [chunk for chunk in chunks if isinstance(chunk, ColumnRecords)]
     if len(columns) == len(chunks):
         return Batch(
             arrow=_arrow(columns),
@@ -81,11 +81,11 @@ def joined(chunks: Sequence[Chunk | ColumnChunk], stream: str, shard: int) -> Ba
             offsets=_offsets(columns),
             nbytes=nbytes,
         )
-    listed = Chunks([c.listed() if isinstance(c, ColumnChunk) else c for c in chunks])
+    listed = Chunks([c.listed() if isinstance(c, ColumnRecords) else c for c in chunks])
     return Batch(listed=listed, stream=stream, shard=shard, offsets=listed.offsets(), nbytes=nbytes)
 
 
-def _arrow(chunks: Sequence[ColumnChunk]) -> pa.RecordBatch:
+def _arrow(chunks: Sequence[ColumnRecords]) -> pa.RecordBatch:
     count = sum(map(len, chunks))
     columns = [
         pa.concat_arrays(parts) if len(parts) > 1 else parts[0]
@@ -100,7 +100,7 @@ def _arrow(chunks: Sequence[ColumnChunk]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
-def _offsets(chunks: Sequence[ColumnChunk]) -> Sequence[int]:
+def _offsets(chunks: Sequence[ColumnRecords]) -> Sequence[int]:
     if len(chunks) == 1:
         return chunks[0].offsets
     first, last = chunks[0].offsets[0], chunks[-1].offsets[-1]

@@ -23,10 +23,10 @@ from headrace.backends.kafka.client.unresponsive import (
     Revival,
     close_within,
 )
-from headrace.backends.kafka.reading.columns import ColumnChunk, joined
-from headrace.backends.kafka.reading.fetched import Arrivals, MessageArrivals, Trouble
-from headrace.backends.kafka.reading.fetched_columns import NativeArrivals
-from headrace.backends.kafka.reading.listed import Chunk
+from headrace.backends.kafka.reading.columns import ColumnRecords, joined
+from headrace.backends.kafka.reading.fetched import Fetched, FetchedMessages, Trouble
+from headrace.backends.kafka.reading.fetched_columns import FetchedColumns
+from headrace.backends.kafka.reading.listed import ListedRecords
 from headrace.backends.kafka.topics.offsets import GONE, Offsets
 from headrace.core.errors import (
     BadBatch,
@@ -36,7 +36,7 @@ from headrace.core.errors import (
     Unreachable,
 )
 from headrace.core.model import StreamInfo
-from headrace.core.ports import Reading
+from headrace.core.ports import ReadResult
 from headrace.core.records.limits import check_start
 
 log = logging.getLogger("headrace.kafka")
@@ -67,7 +67,7 @@ class Cursor:
         """The offset of a record that was fetched and cannot be handed out."""
         self._troubles: list[Trouble] = []
         """What the client said behind the records ahead."""
-        self._ahead: deque[Chunk | ColumnChunk] = deque()
+        self._ahead: deque[ListedRecords | ColumnRecords] = deque()
         """Taken from the client and not handed out."""
         self._reached = 0
         """How far the client has come: behind what is ahead, and behind gaps."""
@@ -122,9 +122,9 @@ class Cursor:
 
     def read(
         self, end: int | None, max_records: int, max_bytes: int, check_open: Callable[[], None]
-    ) -> Reading:
+    ) -> ReadResult:
         """What follows, as much as there is and fits."""
-        taken: list[Chunk | ColumnChunk] = []
+        taken: list[ListedRecords | ColumnRecords] = []
         records, room = max_records, min(max_bytes, READ_BYTES_MAX)
         while records > 0 and room > 0:
             try:
@@ -186,7 +186,9 @@ class Cursor:
                 until_s = time.monotonic() + self._patience_s
         return True
 
-    def _reading(self, taken: Sequence[Chunk | ColumnChunk], end: int | None) -> Reading:
+    def _reading(
+        self, taken: Sequence[ListedRecords | ColumnRecords], end: int | None
+    ) -> ReadResult:
         # What lies ahead begins behind a gap, perhaps behind the end.
         behind = self._ahead[0].offsets[0] if self._ahead else self._reached
         self.next = behind if end is None else min(behind, end)
@@ -195,8 +197,8 @@ class Cursor:
         if end is not None and self.next >= self._end:
             self.leave()  # whoever said where to end has come to the end of all there is
         if not taken:
-            return Reading([], self.next)
-        return Reading([joined(taken, name, shard)], self.next)
+            return ReadResult([], self.next)
+        return ReadResult([joined(taken, name, shard)], self.next)
 
     def _fetched(self, count: int, nbytes: int, wait_s: float = 0.0) -> bool:
         """Whether something is ahead now."""
@@ -310,7 +312,13 @@ class Cursor:
         return self._reached >= self._end
 
     def _fitting(
-        self, chunk: Chunk | ColumnChunk, end: int | None, records: int, room: int, *, first: bool
+        self,
+        chunk: ListedRecords | ColumnRecords,
+        end: int | None,
+        records: int,
+        room: int,
+        *,
+        first: bool,
     ) -> int:
         """How many of the records ahead fit; the first of a read always does."""
         count = min(len(chunk), records)
@@ -340,10 +348,10 @@ def _matters(error: KafkaError) -> bool:
     return known or (code not in AWAY and not error.retriable())
 
 
-def _arrivals(clients: Clients, hear: Hear) -> Arrivals:
+def _arrivals(clients: Clients, hear: Hear) -> Fetched:
     # What is too large for it a client tells by a complaint alone.
     narrow = RECEIVED_MAX in clients.settings.properties
     if clients.native is None or narrow:
-        return MessageArrivals(clients.consumer(hear))
+        return FetchedMessages(clients.consumer(hear))
     made = clients.native_consumer(clients.native)
-    return NativeArrivals(clients.native, *made, clients.settings.bootstrap)
+    return FetchedColumns(clients.native, *made, clients.settings.bootstrap)

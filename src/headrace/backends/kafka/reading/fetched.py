@@ -7,8 +7,8 @@ from typing import NamedTuple, Protocol
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
-from headrace.backends.kafka.reading.columns import ColumnChunk
-from headrace.backends.kafka.reading.listed import Chunk, headers_of, sorted_out
+from headrace.backends.kafka.reading.columns import ColumnRecords
+from headrace.backends.kafka.reading.listed import ListedRecords, headers_of, sorted_out
 
 MESSAGES = 500
 """So many at once are quickest: specs of the client, measured."""
@@ -22,13 +22,13 @@ class Trouble(NamedTuple):
 
 
 class Arrived(NamedTuple):
-    chunk: Chunk | ColumnChunk | None
+    chunk: ListedRecords | ColumnRecords | None
     troubles: Sequence[Trouble] = ()
     unreadable: int | None = None
     """The offset of a record behind the chunk that cannot be handed out."""
 
 
-class Arrivals(Protocol):
+class Fetched(Protocol):
     """Used by one thread at a time."""
 
     def stand(self, topic: str, shard: int, start: int) -> None:
@@ -50,7 +50,7 @@ class Arrivals(Protocol):
     def close(self) -> None: ...
 
 
-class MessageArrivals:
+class FetchedMessages:
     """By the messages that the client makes, a Python object for each."""
 
     def __init__(self, consumer: Consumer) -> None:
@@ -78,7 +78,7 @@ class MessageArrivals:
         if len(headers) < len(records):
             unreadable = records[len(headers)].offset()
             records = records[: len(headers)]
-        chunk = Chunk.of(records, times[: len(records)], headers) if records else None
+        chunk = ListedRecords.of(records, times[: len(records)], headers) if records else None
         return Arrived(chunk, troubles, unreadable)
 
     def _is_here(self, message: Message) -> bool:

@@ -16,9 +16,9 @@ import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError
 
 from headrace.backends.kafka.client.native import Column, Columns, Message, Native, Sizes
-from headrace.backends.kafka.reading.columns import ColumnChunk
-from headrace.backends.kafka.reading.fetched import Arrived, MessageArrivals, Trouble
-from headrace.backends.kafka.reading.listed import Chunk
+from headrace.backends.kafka.reading.columns import ColumnRecords
+from headrace.backends.kafka.reading.fetched import Arrived, FetchedMessages, Trouble
+from headrace.backends.kafka.reading.listed import ListedRecords
 from headrace.core.errors import BadSetting
 from headrace.core.quantities import TIMESTAMP_MS_MAX
 from headrace.core.records.batch import ROW_OVERHEAD
@@ -28,12 +28,12 @@ RECORDS = 8192
 _COLUMN_BYTES_MAX = 2**31 - 1
 
 
-class NativeArrivals:
+class FetchedColumns:
     def __init__(self, native: Native, consumer: Consumer, handle: int, bootstrap: str) -> None:
         self._native = native
         self._handle = handle
         self._bootstrap = bootstrap
-        self._client = MessageArrivals(consumer)
+        self._client = FetchedMessages(consumer)
         self._queue: int | None = None
         self._taken = (ctypes.c_void_p * RECORDS)()
         self._sizes = Sizes()
@@ -105,7 +105,7 @@ class NativeArrivals:
         why = self._native.why(address) or b""
         return Trouble(message.offset, KafkaError(message.error, why.decode(errors="replace")))
 
-    def _chunk(self) -> tuple[Chunk | ColumnChunk | None, int | None]:
+    def _chunk(self) -> tuple[ListedRecords | ColumnRecords | None, int | None]:
         """The records taken; and the offset of the first that cannot be handed out."""
         sizes, count = self._sizes, self._sizes.records
         if sizes.nbytes > _COLUMN_BYTES_MAX:
@@ -121,7 +121,7 @@ class NativeArrivals:
             columns.header_ends = ends.address
             columns.names, columns.headers = names.column, headers.column
         self._native.fill(self._taken, byref(sizes), TIMESTAMP_MS_MAX, byref(columns))
-        found = ColumnChunk(
+        found = ColumnRecords(
             _offsets(memoryview(offsets).cast("q")),
             keys.array(),
             data.array(),
@@ -160,8 +160,8 @@ def _offsets(found: memoryview[int]) -> Sequence[int]:
 
 
 def _with_headers(
-    found: ColumnChunk, ends: Sequence[int], names: _Room, values: _Room
-) -> tuple[Chunk | None, int | None]:
+    found: ColumnRecords, ends: Sequence[int], names: _Room, values: _Room
+) -> tuple[ListedRecords | None, int | None]:
     """As far as names of headers are text; and the offset where they are not."""
     texts: list[str] = []
     readable, unreadable = len(found), None

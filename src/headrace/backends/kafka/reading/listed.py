@@ -16,7 +16,7 @@ from headrace.core.quantities import TIMESTAMP_MS_MAX
 from headrace.core.records.batch import ROW_OVERHEAD
 
 
-class Chunk:
+class ListedRecords:
     """Records of one partition, in order, as lists of their fields."""
 
     __slots__ = ("headers", "keys", "nbytes", "offsets", "times", "values")
@@ -42,7 +42,7 @@ class Chunk:
     @classmethod
     def of(
         cls, messages: Sequence[Message], times: list[int], headers: list[list[Header] | None]
-    ) -> Chunk:
+    ) -> ListedRecords:
         # Methods of a type mapped over a list run without a Python frame for each message; and
         # the messages are let go of at once, while they are near in memory.
         first, last = messages[0].offset(), messages[-1].offset()
@@ -61,11 +61,11 @@ class Chunk:
     def __len__(self) -> int:
         return len(self.keys)
 
-    def with_headers(self, headers: list[list[Header] | None]) -> Chunk:
-        return Chunk(self.offsets, self.keys, self.values, self.times, headers)
+    def with_headers(self, headers: list[list[Header] | None]) -> ListedRecords:
+        return ListedRecords(self.offsets, self.keys, self.values, self.times, headers)
 
-    def part(self, start: int, end: int) -> Chunk:
-        return Chunk(
+    def part(self, start: int, end: int) -> ListedRecords:
+        return ListedRecords(
             self.offsets[start:end],
             self.keys[start:end],
             self.values[start:end],
@@ -129,7 +129,7 @@ def _headers_bytes(headers: Sequence[Header]) -> int:
 class Chunks:
     """Several chunks as one list for each column."""
 
-    def __init__(self, chunks: Sequence[Chunk]) -> None:
+    def __init__(self, chunks: Sequence[ListedRecords]) -> None:
         self._chunks = chunks
         self._len = sum(map(len, chunks))
         self._split: list[tuple[tuple[Header, ...], Extra]] | None = None

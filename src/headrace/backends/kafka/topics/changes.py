@@ -29,7 +29,7 @@ _WATCHING: dict[str, Any] = {
 }
 
 
-class Watch:
+class ChangeWatch:
     """Watches the partitions that this process has asked about."""
 
     def __init__(self, clients: Clients, offsets: Offsets, check_open: Callable[[], None]) -> None:

@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from headrace.backends.kafka.client.clients import Clients
 from headrace.backends.kafka.client.failures import UNKNOWN_TOPIC, error_of
-from headrace.backends.kafka.client.patient import ASK_S, PAUSE_S, Asked
+from headrace.backends.kafka.client.patient import ASK_S, PAUSE_S, PatientClient
 from headrace.core.model import Bounds
 
 Partition = tuple[str, int]
@@ -45,7 +45,7 @@ class Offsets:
                 finally:
                     turn.release()
 
-        self._asker = Asked(make(), make, rest, clients, patience_s, check_open)
+        self._asker = PatientClient(make(), make, rest, clients, patience_s, check_open)
 
     def bounds(self, partition: Partition) -> Bounds | None:
         """From the first kept offset to the last stable one; None if there is no such partition."""
