@@ -80,6 +80,7 @@ if TYPE_CHECKING:  # what below is loaded when first asked for, told to type che
     from headrace.hub.hub import Hub
     from headrace.hub.opening import open
     from headrace.hub.run import Running, run, start
+    from headrace.hub.settings_file import read_settings
     from headrace.lanes.context import Context
     from headrace.lanes.outputs import Outputs
     from headrace.lanes.state import State
@@ -110,6 +111,7 @@ _LATER = {
     "computation": "headrace.core.computations.computation",
     "kiel": "headrace.core.groups.allocators",
     "open": "headrace.hub.opening",
+    "read_settings": "headrace.hub.settings_file",
     "register_codec": "headrace.codec.registry",
     "run": "headrace.hub.run",
     "start": "headrace.hub.run",
@@ -194,6 +196,7 @@ __all__ = [
     "computation",
     "kiel",
     "open",
+    "read_settings",
     "register_codec",
     "run",
     "start",

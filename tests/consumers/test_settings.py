@@ -58,7 +58,7 @@ def hub() -> Iterator[Hub]:
         ("session", "499ms", "session 499ms: at least 0.5 s"),
         ("session", "ten", "session.*write '200ms', '5s'"),
         ("heartbeat", "1ms", "heartbeat 1ms: at least 0.05 s"),
-        ("heartbeat", "6s", "heartbeat 6s is more than half of the session 10s.*use a third"),
+        ("heartbeat", "6s", "heartbeat 6 s is more than half of the session 10 s.*use a third"),
         ("capacity", 0, "capacity 0.*above 0"),
         ("capacity", "much", "capacity 'much'.*above 0"),
         ("order", "yes", "order 'yes': True or False"),

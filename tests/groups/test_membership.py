@@ -15,7 +15,8 @@ from headrace.core.groups.group import Group
 from headrace.core.model import StreamInfo
 from headrace.core.ports import Begin, End, Lost, StreamSpec
 from headrace.groups.coordinator import Coordinator
-from headrace.groups.membership import GroupMembership, MemberSettings
+from headrace.groups.member_settings import MemberSettings
+from headrace.groups.membership import GroupMembership
 from headrace.groups.observer import Observer
 from headrace.groups.subscription import Subscription
 from headrace.testing.children import until

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from headrace.core.computations.policy import Policy
 from headrace.core.computations.settings import RunSettings
 from headrace.core.computations.topology import STREAM_SETTINGS, Topology
 from headrace.core.errors import BadSetting
+from headrace.hub.settings_file import read_settings
 
 WHOLE = """
 hub = "./data"
@@ -65,11 +65,11 @@ def file(tmp_path: Path) -> Path:
 
 def _read(file: Path, text: str) -> RunSettings:
     file.write_text(text, encoding="utf-8")
-    return RunSettings.read(file)
+    return read_settings(file)
 
 
 def test_without_a_file_everything_is_usual() -> None:
-    usual = RunSettings.read(None)
+    usual = read_settings(None)
     assert usual == RunSettings()
     assert (usual.hub, usual.lanes, usual.allocation) == (None, 4, "pool")
     assert (usual.session_s, usual.heartbeat_s, usual.handler_s_max) == (10.0, 3.0, 5.0)
@@ -181,17 +181,13 @@ def test_options_of_the_command_line_win(file: Path) -> None:
     assert read.options["currency"] == "EUR"
 
 
-def test_names_that_the_topology_does_not_have_are_logged(
-    file: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_names_that_the_topology_does_not_have_are_told(file: Path) -> None:
     read = _read(
         file,
         "[policies.default]\n[policies.bil]\n[computations.bill]\n[computations.unlike]\n"
         '[streams."shop/order"]\n[streams."bill.dead-letters"]\n[streams."shop/orders"]\n',
     )
-    with caplog.at_level(logging.WARNING, logger="headrace"):
-        read.warn_unknown(Topology(_made("bill"), name="shop"))
-    assert caplog.messages == [
+    assert read.unknown_names(Topology(_made("bill"), name="shop")) == [
         f'{file}: [streams."shop/order"]: topology=shop has none of that name; '
         "did you mean shop/orders?",
         f"{file}: [computations.unlike]: topology=shop has none of that name",
@@ -266,9 +262,9 @@ def test_what_cannot_be_meant_is_refused_with_file_section_and_key(
 
 def test_a_file_that_cannot_be_read_is_refused(file: Path) -> None:
     with pytest.raises(BadSetting, match="cannot be read: No such file"):
-        RunSettings.read(file)
+        read_settings(file)
     with pytest.raises(BadSetting, match="cannot be read: Is a directory"):
-        RunSettings.read(file.parent)
+        read_settings(file.parent)
     file.write_bytes(b"hub = '\xff'")
     with pytest.raises(BadSetting, match="cannot be read"):
-        RunSettings.read(file)
+        read_settings(file)

@@ -29,7 +29,7 @@ from headrace.ops.views import (
     history_views,
     seek_views,
 )
-from headrace.streams.encoding import now_ms
+from headrace.process.clock import now_ms
 
 _WHERE = "earliest, latest, an offset, a time as in 2026-01-31T08:00:00Z, or 2h for two hours ago"
 _REASON_CHARS_IN_TABLE = 60

@@ -14,7 +14,7 @@ from headrace.core.redaction import shown_place
 from headrace.groups.admin import Groups
 from headrace.groups.kept_progress import GroupProgress
 from headrace.ops.views import lag_views, latency_views
-from headrace.streams.encoding import now_ms
+from headrace.process.clock import now_ms
 
 _View = Callable[[Groups, GroupProgress, bool], list[dict[str, Any]]]
 

@@ -20,9 +20,9 @@ from headrace.cli.certificate import show_certificate
 from headrace.cli.signals import ended_by_sigterm
 from headrace.cli.spark import ENGINES, check_local
 from headrace.cli.streams import as_json
-from headrace.core.computations.settings import SETTINGS_FILE, RunSettings
 from headrace.core.computations.topology import Topology
 from headrace.core.errors import BadSetting
+from headrace.hub.settings_file import settings_here
 from headrace.lanes.loading import load_topology
 from headrace.spark.session.needs import check_java, check_packages
 from headrace.tools.proof.certificate import Certificate
@@ -74,7 +74,7 @@ def prove(
     check_engine(engine)
     seed = seed or secrets.token_hex(4)
     loaded = load_topology(place)
-    settings = RunSettings.read(SETTINGS_FILE if Path(SETTINGS_FILE).exists() else None)
+    settings = settings_here()
     options = [f"--kills {kills} --seed {seed} --records {records} --replicas {replicas}"]
     options += [f"--sample {each}" for each in samples] + ["--processes"] * processes
     options += ["--engine spark"] * (engine == "spark")

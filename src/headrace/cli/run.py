@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -25,11 +24,11 @@ from headrace.cli.plan import show_plan
 from headrace.cli.signals import ended_by_sigterm
 from headrace.cli.spark import ENGINES, check_local, spark_options, spark_settings, started
 from headrace.cli.streams import as_json
-from headrace.core.computations.settings import SETTINGS_FILE, RunSettings
 from headrace.core.errors import BadSetting
 from headrace.core.redaction import shown_place
 from headrace.groups.admin import Groups
 from headrace.hub.run import STOP_S, Running, make_streams
+from headrace.hub.settings_file import settings_here
 from headrace.lanes.loading import load_topology
 from headrace.ops.run_views import Rates, run_views, summary
 from headrace.spark.lanes.reach import check_before
@@ -111,7 +110,7 @@ def run(
     _log_to_stderr()
     check_local(engine, processes, master, remote, conf, ui)
     loaded = load_topology(place)
-    settings = RunSettings.read(SETTINGS_FILE if Path(SETTINGS_FILE).exists() else None)
+    settings = settings_here()
     if plan:
         return show_plan(hub, loaded.topology, settings, replicas or 1, as_json=as_json)
     if replicas is not None:

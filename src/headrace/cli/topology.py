@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import logging
 from typing import Any
 
 import click
@@ -11,9 +11,9 @@ from headrace.cli import render
 from headrace.cli.streams import as_json
 from headrace.core.computations.computation import Computation
 from headrace.core.computations.policy import Policy
-from headrace.core.computations.settings import SETTINGS_FILE, RunSettings
 from headrace.core.computations.topology import Topology
 from headrace.core.errors import BadSetting
+from headrace.hub.settings_file import settings_here
 from headrace.lanes.loading import fingerprint, load_topology
 from headrace.ops.drawing import drawn, mermaid, shown_policy
 
@@ -28,9 +28,10 @@ def topology(place: str, as_mermaid: bool, as_json: bool) -> None:
     With what headrace.toml says about it, if there is one here."""
     if as_mermaid and as_json:
         raise BadSetting("--mermaid and --json: say one of them")
-    settings = RunSettings.read(SETTINGS_FILE if Path(SETTINGS_FILE).exists() else None)
+    settings = settings_here()
     loaded = load_topology(place)
-    settings.warn_unknown(loaded.topology)
+    for line in settings.unknown_names(loaded.topology):
+        logging.getLogger("headrace").warning("%s", line)
     whole = settings.applied(loaded.topology)
     if as_json:
         render.json_line({"reference": loaded.reference, **topology_view(whole)})

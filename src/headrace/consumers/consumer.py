@@ -97,7 +97,7 @@ class Consumer:
             handler_s_max=handler_s_max,
             commits=group is not None,
         )
-        self._reader = Reader(backend, limits, decode, positions.trimmed)
+        self._reader = Reader(backend, limits, decode, positions.after_trim)
         self._handler_s_max = handler_s_max
         self._pid = os.getpid()
         self._closed = False

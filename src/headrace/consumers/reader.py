@@ -10,7 +10,7 @@ from headrace.codec.registry import find_codec
 from headrace.consumers.held_shard import HeldShard
 from headrace.core.errors import OffsetOutOfRange, UnknownStream, Unreachable
 from headrace.core.model import StreamInfo
-from headrace.core.ports import Backend, ReadResult
+from headrace.core.ports import Backend, Grant, ReadResult
 from headrace.core.records.batch import Batch
 
 SCAN_S = 0.02
@@ -38,7 +38,7 @@ class Reader:
         backend: Backend,
         limits: Limits,
         decode: Callable[[bytes], Any] | None,
-        after_trim: Callable[[HeldShard, OffsetOutOfRange], int],
+        after_trim: Callable[[Grant, int, OffsetOutOfRange], int],
     ) -> None:
         self._backend = backend
         self._limits = limits
@@ -109,7 +109,7 @@ class Reader:
                 max_bytes=nbytes,
             )
         except OffsetOutOfRange as why:
-            holding.go_on_at(self._after_trim(holding, why))
+            holding.go_on_at(self._after_trim(grant, holding.at, why))
             return False
         except UnknownStream:
             holding.more = False

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import os
-import secrets
-import socket
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
@@ -19,14 +15,10 @@ from headrace.core.ports import Backend, Grant, Membership
 from headrace.core.quantities import Duration, Size, instant_ms, seconds, size_bytes
 from headrace.core.records.limits import check_shard
 from headrace.groups.fixed_shards import FixedShards
-from headrace.groups.membership import GroupMembership, MemberSettings
+from headrace.groups.member_settings import MemberSettings, default_name, session_of
+from headrace.groups.membership import GroupMembership
 from headrace.groups.subscription import Subscription
 from headrace.streams.start import Start
-
-log = logging.getLogger("headrace")
-
-SESSION_S_MIN = 0.5
-HEARTBEAT_S_MIN = 0.05
 
 
 def made_consumer(
@@ -96,7 +88,7 @@ def made_consumer(
                 capacity=capacity,
                 order=order,
                 create=create,
-                **_session(session, heartbeat),
+                **session_of(session, heartbeat),
             ),
         )
     else:
@@ -117,25 +109,6 @@ def made_consumer(
         on_grant=on_grant,
         on_revoke=on_revoke,
     )
-
-
-def _session(session: Duration, heartbeat: Duration) -> dict[str, float]:
-    session_s, heartbeat_s = seconds(session, what="session"), seconds(heartbeat, what="heartbeat")
-    if session_s < SESSION_S_MIN:
-        raise BadSetting(f"session {session}: at least {SESSION_S_MIN} s")
-    if heartbeat_s < HEARTBEAT_S_MIN:
-        raise BadSetting(f"heartbeat {heartbeat}: at least {HEARTBEAT_S_MIN} s")
-    if heartbeat_s > session_s / 2:
-        raise BadSetting(
-            f"heartbeat {heartbeat} is more than half of the session {session}: one late heartbeat "
-            "would end it; use a third"
-        )
-    if heartbeat_s > session_s / 3:
-        log.warning(
-            "heartbeat %s is more than a third of the session %s: two late ones end it",
-            heartbeat, session,
-        )  # fmt: skip
-    return {"session_s": session_s, "heartbeat_s": heartbeat_s}
 
 
 def _allocator(allocator: str | Allocator) -> Allocator:
@@ -175,7 +148,3 @@ def _size(what: str, value: Size) -> int:
     if nbytes < 1:
         raise BadSetting(f"{what} {value}: at least 1")
     return nbytes
-
-
-def default_name() -> str:
-    return f"{socket.gethostname()[:100]}-{os.getpid()}-{secrets.token_hex(3)}"

@@ -10,7 +10,7 @@ from headrace.core.computations.settings import RunSettings
 from headrace.core.computations.topology import Topology
 from headrace.core.ports import Backend
 from headrace.lanes.bound import BoundComputation
-from headrace.replica.dispatcher import Dispatcher
+from headrace.lanes.protocol import DispatcherPort
 
 
 class Progress(NamedTuple):
@@ -58,7 +58,7 @@ class LaneWork:
     """Names the topology in other processes."""
 
 
-LaneFactory = Callable[[Dispatcher, int], Lanes]
+LaneFactory = Callable[[DispatcherPort, int], Lanes]
 
 Engine = Callable[[LaneWork], LaneFactory]
 """Where lanes shall live; raises what `headrace.start` raises if they cannot live there."""

@@ -18,9 +18,19 @@ from headrace.core.errors import LaneLost, Refused
 from headrace.engines.connection import Connection, FromLane, Unfit, Wordless, accept, listen
 from headrace.engines.engine import Progress as Seen
 from headrace.engines.lifeline import LIFELINE
-from headrace.lanes.protocol import Ask, Beat, Close, Cut, Failed, Logged, Progress, Report, Work
+from headrace.lanes.protocol import (
+    Ask,
+    Beat,
+    Close,
+    Cut,
+    DispatcherPort,
+    Failed,
+    Logged,
+    Progress,
+    Report,
+    Work,
+)
 from headrace.process.queues import taken_within
-from headrace.replica.dispatcher import Dispatcher
 
 log = logging.getLogger("headrace")
 
@@ -64,7 +74,7 @@ class LaneServer:
 
     def __init__(
         self,
-        dispatcher: Dispatcher,
+        dispatcher: DispatcherPort,
         address: str = "unix:",
         *,
         beyond_this_host: bool = False,

@@ -19,7 +19,7 @@ from headrace.engines.engine import LaneFactory, LaneWork
 from headrace.engines.lane_server import LaneServer
 from headrace.engines.lane_spec import LaneSpec, lane_spec_for
 from headrace.engines.remote_lanes import KILLED_S, RemoteLanes
-from headrace.replica.dispatcher import Dispatcher
+from headrace.lanes.protocol import DispatcherPort
 
 _PIPE_BYTES = 65_536
 
@@ -36,7 +36,7 @@ def in_processes(wanted: LaneWork) -> LaneFactory:
 
 
 class ProcessLanes(RemoteLanes):
-    def __init__(self, dispatcher: Dispatcher, count: int, errand: LaneSpec) -> None:
+    def __init__(self, dispatcher: DispatcherPort, count: int, errand: LaneSpec) -> None:
         super().__init__(LaneServer(dispatcher), count, errand, _Process, what="process")
 
 

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from headrace.backends.opening import open_backend
 from headrace.core.computations.topology import Topology
 from headrace.core.errors import BadTopology, HeadraceError, LaneLost, Refused
 from headrace.engines import lane_spec as errands
 from headrace.engines.connection import Connection, Unfit
 from headrace.engines.dispatcher_client import DispatcherClient, tellable
 from headrace.engines.lane_spec import LaneSpec
-from headrace.hub.opening import open as open_hub
 from headrace.lanes.bound import BoundComputation, bound_computations
 from headrace.lanes.lane import Lane
 from headrace.lanes.loading import load_topology
@@ -66,12 +66,13 @@ def _lane(
 ) -> Lane:
     _check_machine(errand)
     topology = _topology(errand, brought)
-    hub = stack.enter_context(open_hub(errand.hub, create=False))
+    backend = open_backend(errand.hub, create=False)
+    stack.callback(backend.close)
     known = errand.codes if brought is not None else None
-    found = bound_computations(hub.backend, topology, errand.run_settings(), known)
+    found = bound_computations(backend, topology, errand.run_settings(), known)
     _check_code(errand, found)
     pa.array([b""])  # whatever that loads, it loads before the first slice
-    return Lane(errand.lane, desk, hub.backend, found, errand.replica)
+    return Lane(errand.lane, desk, backend, found, errand.replica)
 
 
 def _check_code(errand: LaneSpec, found: Mapping[str, BoundComputation]) -> None:

@@ -11,13 +11,13 @@ from collections.abc import Callable
 from headrace.core.errors import LaneLost
 from headrace.engines.engine import LaneFactory, LaneWork, Progress
 from headrace.lanes.lane import Lane
-from headrace.replica.dispatcher import Dispatcher
+from headrace.lanes.protocol import DispatcherPort
 
 log = logging.getLogger("headrace")
 
 
 def in_threads(wanted: LaneWork) -> LaneFactory:
-    def made(number: int, dispatcher: Dispatcher) -> Lane:
+    def made(number: int, dispatcher: DispatcherPort) -> Lane:
         return Lane(number, dispatcher, wanted.backend, wanted.kits, wanted.replica)
 
     return lambda dispatcher, count: ThreadLanes(dispatcher, count, made)
@@ -25,7 +25,7 @@ def in_threads(wanted: LaneWork) -> LaneFactory:
 
 class ThreadLanes:
     def __init__(
-        self, dispatcher: Dispatcher, count: int, made: Callable[[int, Dispatcher], Lane]
+        self, dispatcher: DispatcherPort, count: int, made: Callable[[int, DispatcherPort], Lane]
     ) -> None:
         self._dispatcher = dispatcher
         self._count = count

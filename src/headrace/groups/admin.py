@@ -34,7 +34,7 @@ from headrace.groups.in_use import GroupUse
 from headrace.groups.kept_progress import GroupProgress, does_not_read, kept_progress
 from headrace.groups.positions import Position, Seek, SeekTo, check_is_next, seek_of
 from headrace.groups.stopped import TRIES_MAX, StoppedShards
-from headrace.streams.encoding import now_ms as wall_ms
+from headrace.process.clock import now_ms as wall_ms
 
 GAP_MAX = 16
 """So far back the record before a checkpoint is looked for, where offsets have gaps."""

@@ -24,7 +24,7 @@ from headrace.core.groups.machine import step
 from headrace.core.names import checked_name
 from headrace.core.ports import ABSENT, Store, Versioned
 from headrace.core.store_keys import epoch_key, epoch_token
-from headrace.streams.encoding import now_ms as wall_ms
+from headrace.process.clock import now_ms as wall_ms
 
 ATTEMPTS_MAX = 40
 DELAY_S = 0.005

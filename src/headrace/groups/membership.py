@@ -11,7 +11,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 
 from headrace.core import store_keys
@@ -26,7 +26,6 @@ from headrace.core.errors import (
     UnknownGroup,
     UnknownStream,
 )
-from headrace.core.groups.allocators import Allocator
 from headrace.core.groups.events import (
     Denied,
     Event,
@@ -47,6 +46,7 @@ from headrace.core.ports import Backend, Begin, Commit, End, Grant, GrantNews, L
 from headrace.groups.commit_outcome import checkpoint_of, committed_each
 from headrace.groups.coordinator import Coordinator
 from headrace.groups.heartbeat import SignsOfLife
+from headrace.groups.member_settings import MemberSettings
 from headrace.groups.observer import Observer
 from headrace.groups.subscription import Subscription, facts_of
 
@@ -59,19 +59,6 @@ JOINS_MAX = 5
 INCARNATIONS_KEPT = 64
 
 _RANDOM_BITS = 20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberSettings:
-    group: str
-    name: str
-    allocator: Allocator
-    session_s: float
-    heartbeat_s: float
-    capacity: float = 1.0
-    order: bool = False
-    create: bool = True
-    """Make the group if there is none."""
 
 
 class GroupMembership:

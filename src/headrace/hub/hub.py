@@ -18,7 +18,7 @@ from headrace.core.names import checked_name
 from headrace.core.ports import Backend, Capabilities, StreamSpec
 from headrace.core.quantities import Duration, Size, seconds, size_bytes
 from headrace.groups.admin import Groups
-from headrace.streams.encoding import now_ms
+from headrace.process.clock import now_ms
 from headrace.streams.start import Start
 from headrace.streams.stream import Stream
 

@@ -28,7 +28,7 @@ from headrace.core.names import checked_name
 from headrace.core.ports import Backend, Copying, ReadResult, StreamSpec
 from headrace.core.records.batch import COMMIT_BYTES_MAX, Batch
 from headrace.hub.hub import Hub
-from headrace.streams.encoding import now_ms
+from headrace.process.clock import now_ms
 
 log = logging.getLogger("headrace")
 

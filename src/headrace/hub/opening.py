@@ -1,23 +1,13 @@
-"""`headrace.open`: the one place that picks a backend."""
+"""`headrace.open`: a hub by its address."""
 
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Mapping
-from pathlib import Path
 
-from headrace.backends.memory import MemoryBackend
-from headrace.core.errors import BadHub, BadSetting
-from headrace.core.ports import Backend
-from headrace.core.quantities import Duration, Size, seconds, size_bytes
-from headrace.core.redaction import shown_place
+from headrace.backends.opening import open_backend
+from headrace.core.quantities import Duration, Size
 from headrace.hub.hub import Hub
-
-MAP_BYTES_MIN = 2**20
-
-_named: dict[str, MemoryBackend] = {}
-_named_lock = threading.Lock()
 
 
 def open(
@@ -43,69 +33,13 @@ def open(
     ...     [stream.name for stream in hub.streams()]
     ['shop/orders']
     """
-    place = os.fspath(where) if isinstance(where, str | os.PathLike) else None
-    if not isinstance(place, str) or not place:
-        raise BadHub(f"bad hub {where!r}: name a directory, kafka://host:9092, or memory:")
-    scheme, colon, rest = place.partition(":") if isinstance(where, str) else ("", "", "")
-    timeout_s = seconds(write_timeout, what="write_timeout")
-    if timeout_s == 0:
-        raise BadSetting("write_timeout 0: a write takes some time, as in '30s'")
-    if colon and scheme.lower() == "kafka":
-        return Hub(_kafka(place, settings, timeout_s))
-    if settings is not None:
-        raise BadSetting("settings are those of a Kafka client: this hub has none")
-    if colon and scheme == "memory":
-        return Hub(_memory(rest))
-    if colon and "/" not in scheme:
-        shown = shown_place(place)
-        raise BadHub(
-            f"bad hub {shown!r}: no hubs of kind {scheme!r}; name a directory, kafka://host:9092, "
-            f"or memory: (./{shown} if this is one)"
-        )
-    if shown_place(place) != place:
-        raise BadHub(
-            f"bad hub {shown_place(place)!r}: no directory is called like that; "
-            "write kafka://host:9092 with two slashes"
-        )
-    map_bytes = size_bytes(map_size, what="map_size")
-    if map_bytes < MAP_BYTES_MIN:
-        raise BadSetting(f"map_size {map_size}: at least {MAP_BYTES_MIN} bytes")
-
-    # Not at the top: a memory hub needs no LMDB.
-    from headrace.backends.lmdb.backend import LmdbBackend
-
     return Hub(
-        LmdbBackend(
-            Path(place),
+        open_backend(
+            where,
             create=create,
-            map_bytes=map_bytes,
-            write_timeout_s=timeout_s,
+            map_size=map_size,
+            write_timeout=write_timeout,
             any_filesystem=any_filesystem,
+            settings=settings,
         )
     )
-
-
-def _kafka(url: str, settings: Mapping[str, object] | None, timeout_s: float) -> Backend:
-    if not url.lower().startswith("kafka://"):
-        raise BadHub("bad hub: write kafka://host:9092, with two slashes")
-    try:
-        from headrace.backends.kafka.backend import KafkaBackend
-        from headrace.backends.kafka.client.settings import KafkaSettings
-    except ModuleNotFoundError as missing:
-        if missing.name != "confluent_kafka":
-            raise
-        raise BadHub("Kafka needs its client: pip install 'headrace[kafka]'") from None
-
-    return KafkaBackend(KafkaSettings.of(url, settings), patience_s=timeout_s)
-
-
-def _memory(name: str) -> Backend:
-    if not name:
-        return MemoryBackend()
-    with _named_lock:
-        found = _named.get(name)
-        if found is None or found.closed:
-            found = _named[name] = MemoryBackend()
-        else:
-            found.users += 1
-        return found

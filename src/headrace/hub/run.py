@@ -7,11 +7,9 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, get_args
 
-from headrace.consumers.settings import default_name
 from headrace.core.computations.dispatch import Allocation
 from headrace.core.computations.settings import LANES_MAX, RunSettings
 from headrace.core.computations.topology import Topology
@@ -23,10 +21,12 @@ from headrace.engines.engine import Engine, LaneWork
 from headrace.engines.processes import in_processes
 from headrace.engines.threads import in_threads
 from headrace.groups.admin import Groups
-from headrace.groups.membership import GroupMembership, MemberSettings
+from headrace.groups.member_settings import MemberSettings, default_name
+from headrace.groups.membership import GroupMembership
 from headrace.groups.subscription import Subscription
 from headrace.hub.hub import Hub
 from headrace.hub.opening import open as open_hub
+from headrace.hub.settings_file import read_settings
 from headrace.lanes.bound import bound_computations
 from headrace.process.shutdown import on_exit, on_sigterm
 from headrace.replica.counters import Counters
@@ -189,7 +189,7 @@ def start(
     if not isinstance(topology, Topology):
         raise BadTopology(f"{topology!r} is no topology: Topology(bill, index)")
     if not isinstance(settings, RunSettings):
-        settings = RunSettings.read(settings)
+        settings = read_settings(settings)
     settings = _changed(
         settings,
         options=options,
@@ -199,7 +199,8 @@ def start(
         heartbeat=heartbeat,
         max_wait_handler=max_wait_handler,
     )
-    settings.warn_unknown(topology)
+    for line in settings.unknown_names(topology):
+        log.warning("%s", line)
     engine = _engine(processes, spark)
     owns_hub = not isinstance(hub, Hub)
     opened = hub if isinstance(hub, Hub) else open_hub(hub)
@@ -317,10 +318,9 @@ def _engine(processes: bool, spark: SparkSession | None) -> Engine:
         return in_processes if processes else in_threads
     if processes:
         raise BadSetting("processes=True and spark=…: lanes live in processes, or on Spark")
-    # By its name: that room knows this one, and this one works without Spark.
-    on_spark: Callable[[SparkSession], Engine] = import_module(
-        "headrace.spark.lanes.engine"
-    ).on_spark
+    # Not at the top: this works without Spark.
+    from headrace.spark.lanes.engine import on_spark
+
     return on_spark(spark)
 
 

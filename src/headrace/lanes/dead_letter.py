@@ -5,7 +5,7 @@ from __future__ import annotations
 from headrace.core.errors import BadRecord
 from headrace.core.model import Record
 from headrace.core.records.batch import Row
-from headrace.streams.encoding import now_ms
+from headrace.process.clock import now_ms
 
 STACK_CHARS_MAX = 8_000
 REASON_CHARS_MAX = 2_000

@@ -18,8 +18,8 @@ from headrace.lanes.outputs import Outputs, Provenance
 from headrace.lanes.slice_in_hand import SliceInHand
 from headrace.lanes.slice_result import SliceResult
 from headrace.lanes.state import Budget, State
+from headrace.process.clock import now_ms
 from headrace.process.failpoints import failpoint
-from headrace.streams.encoding import now_ms
 
 
 class SliceEffects:

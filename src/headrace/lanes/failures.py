@@ -17,7 +17,7 @@ from headrace.lanes.handler import Handler
 from headrace.lanes.outputs import MOST_BYTES, Provenance
 from headrace.lanes.protocol import Failed, Judged, Work
 from headrace.lanes.slice_result import SliceResult
-from headrace.streams.encoding import now_ms
+from headrace.process.clock import now_ms
 
 log = logging.getLogger("headrace")
 

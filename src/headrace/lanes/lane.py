@@ -15,7 +15,7 @@ from headrace.core.model import ShardId
 from headrace.core.ports import Backend, Grant
 from headrace.lanes.bound import BoundComputation, targets_of
 from headrace.lanes.handler import Loop
-from headrace.lanes.protocol import DispatcherPort, Report, Work
+from headrace.lanes.protocol import LaneDispatcher, Report, Work
 from headrace.lanes.shard_at_work import ShardAtWork
 from headrace.lanes.slice_in_hand import SliceInHand
 from headrace.lanes.state import Budget
@@ -36,7 +36,7 @@ class Lane:
     def __init__(
         self,
         number: int,
-        desk: DispatcherPort,
+        desk: LaneDispatcher,
         backend: Backend,
         kits: Mapping[str, BoundComputation],
         replica: str,

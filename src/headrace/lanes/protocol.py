@@ -5,6 +5,7 @@ In one process they are handed over as they are; between processes as MessagePac
 
 from __future__ import annotations
 
+import queue
 from typing import Literal, Protocol
 
 import msgspec
@@ -112,12 +113,24 @@ class Close(msgspec.Struct, tag="close", frozen=True):
     """There is no more work."""
 
 
-class DispatcherPort(Protocol):
-    """What a lane sees of its dispatcher."""
+class LaneDispatcher(Protocol):
+    """What one lane sees of its dispatcher."""
 
     def ask(self, lane: int) -> Work | None:
-        """The next slice, when there is one; None: there will be none."""
+        """Wait for the next slice of this lane; None: there will be none."""
 
-    def failed(self, lane: int, failed: Failed) -> Judged: ...
+    def failed(self, lane: int, failed: Failed) -> Judged:
+        """What to do about a record that failed. Does not wait."""
 
-    def report(self, lane: int, report: Report) -> None: ...
+    def report(self, lane: int, report: Report) -> None:
+        """Take note of what became of a slice. Does not wait."""
+
+
+class DispatcherPort(LaneDispatcher, Protocol):
+    """What an engine sees of the dispatcher of its replica. Called by any thread."""
+
+    def enter(self, lane: int) -> None:
+        """Expect a lane of this number: it will ask."""
+
+    def ask_soon(self, lane: int) -> queue.SimpleQueue[Work | None]:
+        """Like `ask`, without waiting: the answer comes into the queue."""

@@ -16,9 +16,9 @@ from headrace.core.computations.verdict import FailureJudge
 from headrace.core.errors import LaneLost
 from headrace.core.ports import Grant
 from headrace.lanes.protocol import Failed, Judged, Report, Work
+from headrace.process.clock import now_ms
 from headrace.replica.closing import ClosingShards
 from headrace.replica.counters import Counters
-from headrace.streams.encoding import now_ms
 
 log = logging.getLogger("headrace")
 

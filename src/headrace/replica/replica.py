@@ -25,12 +25,12 @@ from headrace.engines.engine import Lanes
 from headrace.groups.admin import Groups
 from headrace.lanes.bound import BoundComputation
 from headrace.lanes.protocol import Report
+from headrace.process.clock import now_ms
 from headrace.process.failpoints import failpoint
 from headrace.process.wakeup import Wakeup
 from headrace.replica.dispatcher import Dispatcher, GroupCall
 from headrace.replica.new_records import NewRecords
 from headrace.replica.watchdog import Watchdog
-from headrace.streams.encoding import now_ms
 from headrace.streams.start import StartPolicy
 
 log = logging.getLogger("headrace")

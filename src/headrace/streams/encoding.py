@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -11,13 +10,10 @@ from headrace.core.model import Header
 from headrace.core.ports import Codec
 from headrace.core.quantities import Instant, instant_ms
 from headrace.core.records.batch import Row
+from headrace.process.clock import now_ms
 
 Key = str | bytes | None
 Headers = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
-
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def key_bytes(key: Key) -> bytes | None:

@@ -6,13 +6,12 @@ import logging
 from datetime import datetime
 from typing import Literal
 
-from headrace.consumers.held_shard import HeldShard
 from headrace.core.errors import BadSetting, OffsetOutOfRange
 from headrace.core.model import Bounds, StreamInfo
-from headrace.core.ports import Backend, Begin
+from headrace.core.ports import Backend, Begin, Grant
 from headrace.core.quantities import instant_ms
 from headrace.core.records.limits import check_start
-from headrace.streams.encoding import now_ms
+from headrace.process.clock import now_ms
 
 log = logging.getLogger("headrace")
 
@@ -60,13 +59,13 @@ class StartPolicy:
             raise OffsetOutOfRange(info.name, shard, at, *bounds)
         return at
 
-    def trimmed(self, holding: HeldShard, why: OffsetOutOfRange) -> int:
-        """Where a shard goes on whose records were dropped while it was read."""
-        info, shard = holding.grant.stream, holding.grant.shard
+    def after_trim(self, grant: Grant, at: int, why: OffsetOutOfRange) -> int:
+        """Where reading goes on when the records at ``at`` were dropped meanwhile."""
+        info, shard = grant.stream, grant.shard
         bounds = self._backend.bounds(info, shard)
-        if holding.at > bounds.end:
+        if at > bounds.end:
             raise why
-        return self._after_trim(info, shard, holding.at, bounds)
+        return self._after_trim(info, shard, at, bounds)
 
     def _first(self, info: StreamInfo, shard: int, bounds: Bounds) -> int:
         if self._start == "error":

@@ -18,8 +18,9 @@ from headrace.core.records.batch import COMMIT_BYTES_MAX, Batch, keyed_batch
 from headrace.core.records.conform import conformed
 from headrace.core.records.limits import check_shard
 from headrace.core.records.schema import read_schema
+from headrace.process.clock import now_ms
 from headrace.streams.appender import Appender
-from headrace.streams.encoding import Headers, Key, encoded_pairs, key_bytes, now_ms, row_of
+from headrace.streams.encoding import Headers, Key, encoded_pairs, key_bytes, row_of
 from headrace.streams.sharding import CommitPart, Sharding
 from headrace.streams.start import Where, offset_of
 

@@ -10,8 +10,8 @@ import pytest
 
 from headrace import Topology, computation
 from headrace.codec.registry import find_codec
-from headrace.core.computations.settings import RunSettings
 from headrace.core.errors import BadSetting
+from headrace.hub.settings_file import read_settings
 from headrace.tools.proof.plan import STOPS, drawn
 from headrace.tools.proof.sample import KEYS, Example, made_up, read_sample
 from headrace.tools.proof.scratch import Scratch
@@ -101,11 +101,11 @@ def test_the_scratch_settings_are_those_of_the_user_with_a_short_session(
         '[options]\n"a b" = "x\\ny"\ndeep = {list = [1, true, "é"], day = 2026-11-16}\n'
     )
     monkeypatch.chdir(own)
-    before = RunSettings.read("headrace.toml")
+    before = read_settings("headrace.toml")
     place = tmp_path / "scratch"
     place.mkdir()
     Scratch(place, Topology(bill), before)
-    after = RunSettings.read(place / "headrace.toml")
+    after = read_settings(place / "headrace.toml")
     assert after.session_s == 1.0
     assert (after.lanes, after.options, after.computations) == (
         2, before.options, before.computations,

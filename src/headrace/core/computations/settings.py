@@ -1,40 +1,13 @@
-"""What ``headrace.toml`` says about running a topology, without touching its code.
-
-    hub = "./data"
-
-    [run]
-    lanes = 4                      # and allocation, session, heartbeat, max_wait_handler
-    [streams."shop/orders"]        # how it is made if it is not there yet
-    shards = 8
-    [computations.bill]
-    concurrency = 1
-    [policies.bill]
-    then = "dead-letter"
-    [options]                      # handed to computations as ctx.options
-    currency = "EUR"
-    [spark]                        # and remote, ui
-    master = "spark://host:7077"
-    [spark.conf]
-    "spark.executor.memory" = "2g"
-
-In ``streams``, ``computations`` and ``policies`` a section of the name ``default`` holds for all.
-What is said under a name wins over what the code says, and that over ``default``. Only the fields
-that a section gives replace those that would hold otherwise; the others stay. A policy in the code
-is a whole one: ``default`` changes nothing in it.
-"""
+"""The settings of a run: what holds for each computation, stream and policy, and how the sections
+of ``headrace.toml`` are checked."""
 
 from __future__ import annotations
 
-import logging
-import os
-import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
-from pathlib import Path
 from typing import Any, get_args
 
-from headrace.consumers.settings import HEARTBEAT_S_MIN, SESSION_S_MIN
 from headrace.core.computations.computation import CONCURRENCY_MAX, Computation
 from headrace.core.computations.dispatch import Allocation
 from headrace.core.computations.policy import Policy
@@ -43,10 +16,8 @@ from headrace.core.errors import BadSetting, Invalid
 from headrace.core.model import ROUTINGS, SHARDS_MAX
 from headrace.core.names import checked_name
 from headrace.core.quantities import seconds, size_bytes
+from headrace.core.session import HEARTBEAT_S_MIN, SESSION_S_MIN, check_heartbeat
 
-log = logging.getLogger("headrace")
-
-SETTINGS_FILE = "headrace.toml"
 LANES_MAX = 1_000
 DEFAULT = "default"
 _SECTIONS = ("hub", "run", "streams", "computations", "policies", "options", "spark")
@@ -57,7 +28,7 @@ Sections = Mapping[str, Section]
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """Made by `read`."""
+    """Made by `headrace.read_settings`."""
 
     file: str = ""
     """Where it was read; empty if there is no file."""
@@ -76,12 +47,8 @@ class RunSettings:
     """``master``, ``remote``, ``ui`` and ``conf``."""
 
     @classmethod
-    def read(cls, path: str | os.PathLike[str] | None) -> RunSettings:
-        """What the file says; with None what holds if there is none."""
-        if path is None:
-            return cls()
-        told = _parsed(Path(path))
-        file = str(path)
+    def of_sections(cls, told: Mapping[str, Any], file: str) -> RunSettings:
+        """The settings that the sections of a file give; `BadSetting` names the file."""
         _check_keys(file, "", told, _SECTIONS)
         if not isinstance(told.get("hub"), str | None):
             raise BadSetting(f"{file}: hub = {told['hub']!r}: write it as text")
@@ -135,10 +102,11 @@ class RunSettings:
             name=topology.name,
         )
 
-    def warn_unknown(self, topology: Topology) -> None:
-        """Log the names in the file that the topology does not have. They may be those of another
-        one; often they are typing errors."""
+    def unknown_names(self, topology: Topology) -> list[str]:
+        """A line for each name in the file that the topology does not have. The name may belong to
+        another topology; often it is a typing error."""
         known = [each.name for each in topology.computations]
+        found = []
         for part, names, there in (
             ("streams", self.streams, _streams(topology)),
             ("computations", self.computations, known),
@@ -147,23 +115,12 @@ class RunSettings:
             for name in names:
                 if name != DEFAULT and name not in there:
                     near = get_close_matches(name, there, 1)
-                    log.warning(
-                        "%s: [%s.%s]: topology=%s has none of that name%s",
-                        self.file,
-                        part,
-                        _quoted(name),
-                        topology.name,
-                        f"; did you mean {near[0]}?" if near else "",
+                    advice = f"; did you mean {near[0]}?" if near else ""
+                    found.append(
+                        f"{self.file}: [{part}.{_quoted(name)}]: topology={topology.name} has none "
+                        f"of that name{advice}"
                     )
-
-
-def _parsed(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as why:
-        raise BadSetting(f"{path} cannot be read: {why.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as why:
-        raise BadSetting(f"{path} cannot be read: {why}") from None
+        return found
 
 
 def _check_keys(file: str, section: str, told: Iterable[str], known: Collection[str]) -> None:
@@ -213,11 +170,10 @@ def _run(file: str, told: Section) -> dict[str, Any]:
     usual = RunSettings()
     session_s = found.get("session_s", usual.session_s)
     heartbeat_s = found.get("heartbeat_s", usual.heartbeat_s)
-    if heartbeat_s > session_s / 2:
-        raise BadSetting(
-            f"{file}: [run]: heartbeat {heartbeat_s:g} s is more than half of the session "
-            f"{session_s:g} s: one late heartbeat would end it; use a third"
-        )
+    try:
+        check_heartbeat(session_s, heartbeat_s)
+    except BadSetting as wrong:
+        raise BadSetting(f"{file}: [run]: {wrong}") from None
     return found
 
 

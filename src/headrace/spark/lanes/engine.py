@@ -15,7 +15,7 @@ from headrace.engines.engine import Engine, LaneFactory, LaneWork
 from headrace.engines.lane_server import LaneServer
 from headrace.engines.lane_spec import lane_spec_for
 from headrace.engines.remote_lane import this_machine
-from headrace.replica.dispatcher import Dispatcher
+from headrace.lanes.protocol import DispatcherPort
 from headrace.spark.lanes.lanes import SparkLanes, is_connect
 from headrace.spark.lanes.reach import address, check_reach, is_this_host, says_yes
 from headrace.spark.session.needs import check_packages, check_python, check_slots, local_slots
@@ -66,7 +66,7 @@ def _made(session: SparkSession, wanted: LaneWork) -> LaneFactory:
     )
     place = address(is_here=is_here, is_connect=is_connect(session), conf=conf)
 
-    def made(dispatcher: Dispatcher, count: int) -> SparkLanes:
+    def made(dispatcher: DispatcherPort, count: int) -> SparkLanes:
         board = LaneServer(dispatcher, place, beyond_this_host=True, beat_s=lease_s / BEATS)
         return SparkLanes(
             board, count, errand, session, pickled=pickled, works_for=_works_for(wanted)

@@ -16,9 +16,10 @@ from typing import NamedTuple
 
 import headrace
 from headrace.core.computations.computation import Computation
-from headrace.core.computations.settings import SETTINGS_FILE, RunSettings
+from headrace.core.computations.settings import RunSettings
 from headrace.core.computations.topology import Topology
 from headrace.hub.hub import Hub
+from headrace.hub.settings_file import SETTINGS_FILE, read_settings
 from headrace.lanes.loading import load_topology
 from headrace.tools.proof.evidence import Log, log_of
 from headrace.tools.proof.progress import ProgressWatch, Stopped
@@ -103,7 +104,7 @@ def made_alone(
 
 def main(place: str, name: str, proof: str, own: str, within_s: str) -> None:
     computation = load_topology(place).topology[name]
-    settings = replace(RunSettings.read(SETTINGS_FILE), session_s=10.0, heartbeat_s=3.0)
+    settings = replace(read_settings(SETTINGS_FILE), session_s=10.0, heartbeat_s=3.0)
     with headrace.open(proof, create=False) as source, headrace.open(own) as hub:
         caught_up = made_alone(source, hub, computation, settings, float(within_s))
     sys.stdout.write("\n" + json.dumps({"caught_up": caught_up}) + "\n")

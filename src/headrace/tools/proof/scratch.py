@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import headrace
-from headrace.core.computations.settings import SETTINGS_FILE, RunSettings
+from headrace.core.computations.settings import RunSettings
 from headrace.core.computations.topology import Topology
 from headrace.core.model import StreamInfo
 from headrace.hub.hub import Hub
+from headrace.hub.settings_file import SETTINGS_FILE
 
 SESSION_S = 1.0
 HEARTBEATS = 4
