@@ -12,7 +12,7 @@ import pytest
 
 from headrace.backends.kafka.backend import KafkaBackend
 from headrace.backends.lmdb.backend import LmdbBackend
-from headrace.core.ports import CAPABILITIES
+from headrace.core.capabilities import CAPABILITIES
 from headrace.process.failpoints import POINTS
 
 ROOT = Path(__file__).parents[1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,25 +10,46 @@ import pytest
 from headrace.backends.copy_by_producer import CopyByProducer
 from headrace.backends.lmdb.backend import LmdbBackend
 from headrace.backends.memory import MemoryBackend
+from headrace.backends.opening import in_one_place
+from headrace.core.capabilities import Capabilities
 from headrace.core.model import StreamInfo
-from headrace.core.ports import ABSENT, Append, Capabilities, Commit, Place, Producer, Versioned
+from headrace.core.ports import Append, Backend, Place, Producer
+from headrace.groups.elsewhere import with_groups_in
 from headrace.testing.contracts.backend import BackendContract, Opening
+from headrace.testing.contracts.commits import CommitContract
+from headrace.testing.contracts.consumers import ConsumerContract
+from headrace.testing.contracts.hub import HubContract
+from headrace.testing.contracts.liveness import LivenessContract
+from headrace.testing.contracts.streams import StreamsContract
 
 
 class TestMemory(BackendContract):
     @pytest.fixture
     def opening(self) -> Opening:
-        return MemoryBackend
+        return lambda: in_one_place(MemoryBackend())
 
 
 class TestLmdb(BackendContract):
     @pytest.fixture
     def opening(self, tmp_path: Path) -> Opening:
-        return lambda: LmdbBackend(tmp_path / "hub")
+        return lambda: in_one_place(LmdbBackend(tmp_path / "hub"))
+
+
+class TestGroupsElsewhere(
+    StreamsContract, HubContract, CommitContract, LivenessContract, ConsumerContract
+):
+    """Records in one directory, groups in another."""
+
+    @pytest.fixture
+    def opening(self, tmp_path: Path) -> Opening:
+        return lambda: with_groups_in(
+            in_one_place(LmdbBackend(tmp_path / "hub")),
+            in_one_place(LmdbBackend(tmp_path / "elsewhere")),
+        )
 
 
 class RecordsOnly(MemoryBackend):
-    """A backend that keeps records and nothing else, and says so."""
+    """A log that keeps records and nothing else, and says so."""
 
     capabilities = Capabilities(
         "records-only",
@@ -50,29 +71,9 @@ class RecordsOnly(MemoryBackend):
     def trim(self, stream: StreamInfo, shard: int, before: int) -> None:
         self.capabilities.require("trim")
 
-    def get(self, key: bytes) -> Versioned | None:
-        self.capabilities.require("store")
-        return None
-
-    def version(self, key: bytes) -> int:
-        self.capabilities.require("store")
-        return ABSENT
-
-    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, Versioned]]:
-        self.capabilities.require("store")
-        return iter(())
-
-    def transact(self, checks: Mapping[bytes, int], puts: Mapping[bytes, bytes | None]) -> bool:
-        self.capabilities.require("store")
-        return False
-
     def copying(self, stream: StreamInfo, shard: int, origin: str) -> CopyByProducer:
         self.capabilities.require("copying")
         return super().copying(stream, shard, origin)
-
-    def commit(self, commit: Commit) -> list[Place]:
-        self.capabilities.require("commit")
-        return []
 
 
 class TestABackendThatLacksMuch(BackendContract):
@@ -80,4 +81,4 @@ class TestABackendThatLacksMuch(BackendContract):
 
     @pytest.fixture
     def opening(self) -> Opening:
-        return RecordsOnly
+        return lambda: Backend(RecordsOnly())

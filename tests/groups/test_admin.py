@@ -12,6 +12,7 @@ import pytest
 
 from headrace.backends.lmdb.backend import LmdbBackend
 from headrace.backends.memory import MemoryBackend
+from headrace.backends.opening import LogAndStore, in_one_place
 from headrace.core import store_keys
 from headrace.core.computations.attempts import Attempts
 from headrace.core.errors import (
@@ -49,7 +50,7 @@ from headrace.core.groups.events import (
 )
 from headrace.core.groups.group import Group
 from headrace.core.model import Bounds, RecordId, ShardId, Slice, StreamInfo
-from headrace.core.ports import Append, Backend, Commit, Grant, ReadResult, Sign, StreamSpec
+from headrace.core.ports import Append, Commit, Grant, ReadResult, Sign, StreamSpec
 from headrace.core.records.batch import Batch, Row
 from headrace.groups.admin import Groups
 from headrace.groups.coordinator import Coordinator
@@ -66,14 +67,16 @@ BEGIN_MS = 1_700_000_000_000
 
 
 @pytest.fixture(params=["memory", "lmdb"])
-def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]:
+def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LogAndStore]:
     memory = request.param == "memory"
-    opened: Backend = MemoryBackend() if memory else LmdbBackend(tmp_path / "hub")
+    opened: LogAndStore = MemoryBackend() if memory else LmdbBackend(tmp_path / "hub")
     yield opened
     opened.close()
 
 
-def _stream(backend: Backend, shards: int = 4, records: int = 10, name: str = STREAM) -> StreamInfo:
+def _stream(
+    backend: LogAndStore, shards: int = 4, records: int = 10, name: str = STREAM
+) -> StreamInfo:
     info = backend.create_stream(StreamSpec(name, shards, "bytes", "md5-range", None, None, 0))
     for shard in range(shards):
         rows = [
@@ -83,11 +86,11 @@ def _stream(backend: Backend, shards: int = 4, records: int = 10, name: str = ST
     return info
 
 
-def _groups(backend: Backend, *allocators: Allocator) -> Groups:
-    return Groups(backend, allocators, now_ms=lambda: NOW_MS)
+def _groups(backend: LogAndStore, *allocators: Allocator) -> Groups:
+    return Groups(in_one_place(backend), allocators, now_ms=lambda: NOW_MS)
 
 
-def _coordinator(backend: Backend, *allocators: Allocator) -> Coordinator:
+def _coordinator(backend: LogAndStore, *allocators: Allocator) -> Coordinator:
     ticks = iter(range(BEGIN_MS, NOW_MS))
     return Coordinator(
         backend, allocators, dice=lambda: 0.0, sleep=lambda _: None, now_ms=lambda: next(ticks)
@@ -115,14 +118,14 @@ def _beat(group: Group, name: str) -> Heartbeat:
     return Heartbeat(name, group.members[name].incarnation, 1, group.version, held)
 
 
-def _commit(backend: Backend, stream: StreamInfo, shard: int, end: int, epoch: int = 1) -> None:
+def _commit(backend: LogAndStore, stream: StreamInfo, shard: int, end: int, epoch: int = 1) -> None:
     stored = backend.get(store_keys.checkpoint_key(GROUP, stream.id, shard))
     start = Checkpoint.decoded(stored.value).next if stored else 0
     grant = Grant(GROUP, stream, shard, store_keys.epoch_token(epoch))
     backend.commit(Commit(grant=grant, done=Slice(stream.name, shard, start, end)))
 
 
-def _stopped(backend: Backend, shards: int = 2, records: int = 10, done: int = 4) -> StreamInfo:
+def _stopped(backend: LogAndStore, shards: int = 2, records: int = 10, done: int = 4) -> StreamInfo:
     """A group that has read some of each shard, and whose member has left."""
     stream = _stream(backend, shards, records)
     coordinator = _coordinator(backend)
@@ -145,7 +148,7 @@ def _at(index: int) -> ShardId:
 # What there is
 
 
-def test_groups_are_listed_by_name_and_deleted_ones_are_not(backend: Backend) -> None:
+def test_groups_are_listed_by_name_and_deleted_ones_are_not(backend: LogAndStore) -> None:
     stream = _stream(backend)
     coordinator = _coordinator(backend)
     for name in ("b", "shop/a", "c"):
@@ -163,7 +166,7 @@ def test_groups_are_listed_by_name_and_deleted_ones_are_not(backend: Backend) ->
         groups.load("no way")
 
 
-def test_a_hub_without_groups_has_none(backend: Backend) -> None:
+def test_a_hub_without_groups_has_none(backend: LogAndStore) -> None:
     assert _groups(backend).names() == []
     with pytest.raises(UnknownGroup):
         _groups(backend).history(GROUP)
@@ -197,7 +200,7 @@ def test_restart_everything_and_group_shards_and_checkpoints_are_still_readable(
 # How far they have come
 
 
-def test_a_position_tells_checkpoint_bounds_and_lag(backend: Backend) -> None:
+def test_a_position_tells_checkpoint_bounds_and_lag(backend: LogAndStore) -> None:
     stream = _stream(backend, 3)
     coordinator = _coordinator(backend)
     coordinator.apply(GROUP, _join(stream, "A"))
@@ -230,7 +233,7 @@ def test_a_position_tells_checkpoint_bounds_and_lag(backend: Backend) -> None:
     ]
 
 
-def test_what_was_trimmed_is_not_waited_for(backend: Backend) -> None:
+def test_what_was_trimmed_is_not_waited_for(backend: LogAndStore) -> None:
     stream = _stopped(backend, 1, done=2)
     backend.trim(stream, 0, 6)
     groups = _groups(backend)
@@ -245,7 +248,7 @@ def test_what_was_trimmed_is_not_waited_for(backend: Backend) -> None:
 
 
 def test_latency_is_the_age_of_the_record_before_the_checkpoint_while_there_is_lag(
-    backend: Backend,
+    backend: LogAndStore,
 ) -> None:
     stream = _stream(backend, 3, records=3)
     coordinator = _coordinator(backend)
@@ -284,7 +287,7 @@ def test_a_damaged_record_hides_its_age_and_nothing_else() -> None:
     assert (row["lag"], row["latency_s"]) == (6, None)
 
 
-def test_a_stream_that_is_gone_or_made_anew_has_no_positions(backend: Backend) -> None:
+def test_a_stream_that_is_gone_or_made_anew_has_no_positions(backend: LogAndStore) -> None:
     _stopped(backend)
     groups = _groups(backend)
     backend.delete_stream(STREAM)
@@ -298,7 +301,7 @@ def test_a_stream_that_is_gone_or_made_anew_has_no_positions(backend: Backend) -
         groups.skip(GROUP, _at(0))
 
 
-def test_one_stream_of_several_is_looked_at(backend: Backend) -> None:
+def test_one_stream_of_several_is_looked_at(backend: LogAndStore) -> None:
     stream, other = _stream(backend, 1), _stream(backend, 2, name="bills")
     event = Join("A", 1, (_facts(stream), _facts(other)), balanced)
     _coordinator(backend).apply(GROUP, event)
@@ -337,7 +340,7 @@ def test_one_stream_of_several_is_looked_at(backend: Backend) -> None:
     ids=str,
 )
 def test_a_stopped_group_is_moved_where_it_shall_read_next(
-    backend: Backend, where: Any, to: int
+    backend: LogAndStore, where: Any, to: int
 ) -> None:
     _stopped(backend)
     groups = _groups(backend)
@@ -349,7 +352,7 @@ def test_a_stopped_group_is_moved_where_it_shall_read_next(
     assert _checkpoints(groups) == {0: to, 1: to}
 
 
-def test_some_shards_are_moved_and_others_stay(backend: Backend) -> None:
+def test_some_shards_are_moved_and_others_stay(backend: LogAndStore) -> None:
     _stopped(backend, 3)
     groups = _groups(backend)
     moved = groups.seek(GROUP, "earliest", STREAM, [0, 2])
@@ -357,7 +360,7 @@ def test_some_shards_are_moved_and_others_stay(backend: Backend) -> None:
     assert _checkpoints(groups) == {0: 0, 1: 4, 2: 0}
 
 
-def test_a_checkpoint_that_is_there_already_is_left_alone(backend: Backend) -> None:
+def test_a_checkpoint_that_is_there_already_is_left_alone(backend: LogAndStore) -> None:
     _stopped(backend)
     groups = _groups(backend)
     before = backend.changes()
@@ -365,7 +368,7 @@ def test_a_checkpoint_that_is_there_already_is_left_alone(backend: Backend) -> N
     assert backend.changes() == before
 
 
-def test_where_nothing_was_committed_the_first_kept_record_counts(backend: Backend) -> None:
+def test_where_nothing_was_committed_the_first_kept_record_counts(backend: LogAndStore) -> None:
     stream = _stream(backend, 1)
     backend.trim(stream, 0, 3)
     coordinator = _coordinator(backend)
@@ -378,7 +381,7 @@ def test_where_nothing_was_committed_the_first_kept_record_counts(backend: Backe
 
 @pytest.mark.parametrize("offset", [2, 11, -1])
 def test_an_offset_that_cannot_be_read_is_refused_and_nothing_moves(
-    backend: Backend, offset: int
+    backend: LogAndStore, offset: int
 ) -> None:
     stream = _stopped(backend)
     backend.trim(stream, 1, 3)
@@ -403,7 +406,7 @@ def test_an_offset_that_cannot_be_read_is_refused_and_nothing_moves(
     ids=str,
 )
 def test_what_is_nowhere_is_refused(
-    backend: Backend, asked: dict[str, Any], error: type[Exception], says: str
+    backend: LogAndStore, asked: dict[str, Any], error: type[Exception], says: str
 ) -> None:
     _stopped(backend)
     with pytest.raises(error, match=says):
@@ -438,7 +441,7 @@ class Closing(MemoryBackend):
 
 
 @pytest.mark.parametrize("action", ["seek", "skip", "delete"])
-def test_a_group_with_members_is_changed_by_force_only(backend: Backend, action: str) -> None:
+def test_a_group_with_members_is_changed_by_force_only(backend: LogAndStore, action: str) -> None:
     stream = _stream(backend)
     coordinator = _coordinator(backend)
     for number in range(7):
@@ -465,7 +468,7 @@ def test_a_group_with_members_is_changed_by_force_only(backend: Backend, action:
 
 
 def test_who_works_on_a_shard_that_is_moved_by_force_is_fenced_and_goes_on_from_there(
-    backend: Backend,
+    backend: LogAndStore,
 ) -> None:
     stream = _stream(backend, 2)
     coordinator = _coordinator(backend)
@@ -483,7 +486,7 @@ def test_who_works_on_a_shard_that_is_moved_by_force_is_fenced_and_goes_on_from_
     assert _checkpoints(groups) == {0: 3, 1: 9}
 
 
-def test_by_force_a_checkpoint_that_is_there_already_fences_too(backend: Backend) -> None:
+def test_by_force_a_checkpoint_that_is_there_already_fences_too(backend: LogAndStore) -> None:
     stream = _stream(backend, 1)
     _coordinator(backend).apply(GROUP, _join(stream, "A"))
     _commit(backend, stream, 0, 5)
@@ -641,7 +644,7 @@ def test_a_group_that_was_made_anew_meanwhile_is_not_deleted() -> None:
 # Skipping and deleting
 
 
-def test_records_that_cannot_be_read_are_skipped(backend: Backend) -> None:
+def test_records_that_cannot_be_read_are_skipped(backend: LogAndStore) -> None:
     _stopped(backend)
     groups = _groups(backend)
     assert groups.skip(GROUP, _at(1)) == Seek(_at(1), 4, 5, 1, 0, False, ())
@@ -653,7 +656,7 @@ def test_records_that_cannot_be_read_are_skipped(backend: Backend) -> None:
 
 
 @pytest.mark.parametrize("records", [0, -1, True, 1.5])
-def test_nothing_but_a_number_of_records_is_skipped(backend: Backend, records: Any) -> None:
+def test_nothing_but_a_number_of_records_is_skipped(backend: LogAndStore, records: Any) -> None:
     _stopped(backend)
     with pytest.raises(BadSetting, match="a whole number from 1"):
         _groups(backend).skip(GROUP, _at(1), records)
@@ -661,7 +664,7 @@ def test_nothing_but_a_number_of_records_is_skipped(backend: Backend, records: A
         _groups(backend).skip(GROUP, _at(9))
 
 
-def test_a_deleted_group_leaves_its_journal_and_nothing_else(backend: Backend) -> None:
+def test_a_deleted_group_leaves_its_journal_and_nothing_else(backend: LogAndStore) -> None:
     stream = _stopped(backend)
     groups = _groups(backend)
     groups.delete(GROUP)
@@ -685,7 +688,7 @@ FRESH = FAILED._replace(failed=0, deaths=0, stopped=False)
 
 
 def _note(
-    backend: Backend, stream: StreamInfo, shard: int, attempts: Attempts, epoch: int = 1
+    backend: LogAndStore, stream: StreamInfo, shard: int, attempts: Attempts, epoch: int = 1
 ) -> None:
     """As a lane does: with a commit, under its grant."""
     at = attempts.offset
@@ -698,7 +701,7 @@ def _note(
 
 
 def _in_trouble(
-    backend: Backend, shards: int = 2, stopped: tuple[int, ...] = (0,), released: bool = True
+    backend: LogAndStore, shards: int = 2, stopped: tuple[int, ...] = (0,), released: bool = True
 ) -> StreamInfo:
     """A group whose member lives, and some of whose shards were stopped at offset 4."""
     stream = _stream(backend, shards)
@@ -723,7 +726,7 @@ def _stands(groups: Groups, index: int = 0) -> tuple[bool, str | None, int]:
     return standing.stopped, standing.owner, standing.epoch
 
 
-def test_attempts_are_told_for_the_shards_where_something_is_known(backend: Backend) -> None:
+def test_attempts_are_told_for_the_shards_where_something_is_known(backend: LogAndStore) -> None:
     stream, other = _stream(backend, 3), _stream(backend, 1, name="bills")
     coordinator = _coordinator(backend)
     coordinator.apply(GROUP, _join(stream, "A"))
@@ -741,7 +744,7 @@ def test_attempts_are_told_for_the_shards_where_something_is_known(backend: Back
 
 
 def test_a_resumed_shard_goes_on_with_all_its_retries_and_others_stay_stopped(
-    backend: Backend,
+    backend: LogAndStore,
 ) -> None:
     _in_trouble(backend, 3, stopped=(0, 2))
     groups = _groups(backend)
@@ -753,7 +756,7 @@ def test_a_resumed_shard_goes_on_with_all_its_retries_and_others_stay_stopped(
     assert groups.load(GROUP).shards[_at(1)].epoch == 1
 
 
-def test_all_stopped_shards_are_resumed_together(backend: Backend) -> None:
+def test_all_stopped_shards_are_resumed_together(backend: LogAndStore) -> None:
     _in_trouble(backend, 3, stopped=(0, 2))
     groups = _groups(backend)
     assert groups.resume(GROUP) == [_at(0), _at(2)]
@@ -765,7 +768,7 @@ def test_all_stopped_shards_are_resumed_together(backend: Backend) -> None:
     assert _attempts(groups) == {0: FRESH, 2: FRESH}
 
 
-def test_a_shard_that_was_stopped_without_a_note_is_resumed_too(backend: Backend) -> None:
+def test_a_shard_that_was_stopped_without_a_note_is_resumed_too(backend: LogAndStore) -> None:
     stream = _stream(backend, 1)
     coordinator = _coordinator(backend)
     coordinator.apply(GROUP, _join(stream, "A"))
@@ -777,7 +780,7 @@ def test_a_shard_that_was_stopped_without_a_note_is_resumed_too(backend: Backend
     assert _attempts(groups) == {}
 
 
-def test_what_is_not_stopped_is_not_resumed_and_that_is_said(backend: Backend) -> None:
+def test_what_is_not_stopped_is_not_resumed_and_that_is_said(backend: LogAndStore) -> None:
     _in_trouble(backend)
     groups = _groups(backend)
     before = backend.changes()
@@ -893,7 +896,7 @@ def test_who_cannot_reset_the_attempts_does_not_resume() -> None:
     assert _stands(_groups(backend)) == (True, None, 1)
 
 
-def test_skipping_the_record_that_stopped_a_shard_lets_it_go_on(backend: Backend) -> None:
+def test_skipping_the_record_that_stopped_a_shard_lets_it_go_on(backend: LogAndStore) -> None:
     stream = _in_trouble(backend)
     groups = _groups(backend)
     skipped = groups.skip(GROUP, RecordId(STREAM, 0, 4))
@@ -905,7 +908,7 @@ def test_skipping_the_record_that_stopped_a_shard_lets_it_go_on(backend: Backend
     _commit(backend, stream, 1, 9)
 
 
-def test_several_records_of_a_stopped_shard_are_skipped(backend: Backend) -> None:
+def test_several_records_of_a_stopped_shard_are_skipped(backend: LogAndStore) -> None:
     _in_trouble(backend)
     groups = _groups(backend)
     assert groups.skip(GROUP, _at(0), 3).resumes
@@ -914,7 +917,7 @@ def test_several_records_of_a_stopped_shard_are_skipped(backend: Backend) -> Non
 
 
 @pytest.mark.parametrize("offset", [0, 3, 5, 10])
-def test_only_the_next_record_is_skipped_by_its_id(backend: Backend, offset: int) -> None:
+def test_only_the_next_record_is_skipped_by_its_id(backend: LogAndStore, offset: int) -> None:
     _stopped(backend)
     groups = _groups(backend)
     before = backend.changes()
@@ -927,7 +930,7 @@ def test_only_the_next_record_is_skipped_by_its_id(backend: Backend, offset: int
     assert backend.changes() == before
 
 
-def test_a_record_is_skipped_by_its_id_as_a_shard_is_by_name(backend: Backend) -> None:
+def test_a_record_is_skipped_by_its_id_as_a_shard_is_by_name(backend: LogAndStore) -> None:
     _stopped(backend)
     groups = _groups(backend)
     assert groups.skip(GROUP, RecordId(STREAM, 1, 4)) == Seek(_at(1), 4, 5, 1, 0, False, ())
@@ -942,7 +945,7 @@ def test_a_record_is_skipped_by_its_id_as_a_shard_is_by_name(backend: Backend) -
 
 
 def test_records_of_a_shard_that_somebody_holds_are_skipped_by_force_only(
-    backend: Backend,
+    backend: LogAndStore,
 ) -> None:
     _in_trouble(backend, released=False)
     groups = _groups(backend)
@@ -1003,7 +1006,7 @@ def test_of_two_who_skip_one_record_one_skips_it() -> None:
     assert _stands(groups) == (True, None, 4)
 
 
-def test_a_stop_that_comes_late_does_not_stop_what_was_resumed(backend: Backend) -> None:
+def test_a_stop_that_comes_late_does_not_stop_what_was_resumed(backend: LogAndStore) -> None:
     _in_trouble(backend)
     groups = _groups(backend)
     groups.resume(GROUP)
@@ -1019,7 +1022,7 @@ def _story(groups: Groups, name: str = GROUP) -> Told:
     return told(groups.stored(name), groups.replayed(name, groups.history(name)))
 
 
-def test_start_join_scale_down_and_death_are_seen_in_the_history(backend: Backend) -> None:
+def test_start_join_scale_down_and_death_are_seen_in_the_history(backend: LogAndStore) -> None:
     stream = _stream(backend)
     coordinator = _coordinator(backend)
     coordinator.apply(GROUP, _join(stream, "A"))
@@ -1047,7 +1050,7 @@ def test_start_join_scale_down_and_death_are_seen_in_the_history(backend: Backen
 
 
 def test_a_change_and_its_entry_are_written_together_and_a_heartbeat_writes_none(
-    backend: Backend,
+    backend: LogAndStore,
 ) -> None:
     stream = _stream(backend)
     coordinator = _coordinator(backend)
@@ -1063,7 +1066,7 @@ def test_a_change_and_its_entry_are_written_together_and_a_heartbeat_writes_none
     assert [key for key, _ in backend.scan(b"j")] == [store_keys.journal_key(GROUP, 1)]
 
 
-def test_the_journal_of_a_restless_group_stays_small_and_whole(backend: Backend) -> None:
+def test_the_journal_of_a_restless_group_stays_small_and_whole(backend: LogAndStore) -> None:
     stream = _stream(backend, 1)
     coordinator = _coordinator(backend)
     for turn in range(1, 200):
@@ -1089,7 +1092,7 @@ def _why(groups: Groups) -> dict[int, str]:
     return {shard.index: row["why"] for shard, row in zip(shards, view["shards"], strict=True)}
 
 
-def test_who_holds_a_shard_holds_it_because_of_something(backend: Backend) -> None:
+def test_who_holds_a_shard_holds_it_because_of_something(backend: LogAndStore) -> None:
     stream = _stream(backend, 2)
     coordinator = _coordinator(backend)
     coordinator.apply(GROUP, _join(stream, "A"))
@@ -1124,7 +1127,7 @@ def test_a_shard_waits_for_its_ancestors_and_it_is_told_which_and_how_far() -> N
     }
 
 
-def test_a_free_shard_is_free_for_a_reason(backend: Backend) -> None:
+def test_a_free_shard_is_free_for_a_reason(backend: LogAndStore) -> None:
     stream, other = _stream(backend, 3), _stream(backend, 1, name="bills")
     third = capped(3)
     coordinator = _coordinator(backend)
@@ -1153,7 +1156,7 @@ def _last_first(members: Any, shards: Any, _: object) -> Mapping[str, list[Shard
     return {members[-1].name: list(shards)}
 
 
-def test_where_the_allocator_is_not_known_no_tale_is_told(backend: Backend) -> None:
+def test_where_the_allocator_is_not_known_no_tale_is_told(backend: LogAndStore) -> None:
     own = Allocator("own", "3", deal=_last_first)
     stream = _stream(backend, 2)
     coordinator = _coordinator(backend, own)
@@ -1180,7 +1183,7 @@ def test_where_the_allocator_is_not_known_no_tale_is_told(backend: Backend) -> N
     )
 
 
-def test_an_allocator_that_is_another_by_now_is_found_out(backend: Backend) -> None:
+def test_an_allocator_that_is_another_by_now_is_found_out(backend: LogAndStore) -> None:
     own = Allocator("own", "3", deal=_last_first)
     stream = _stream(backend, 2)
     coordinator = _coordinator(backend, own)
@@ -1192,7 +1195,7 @@ def test_an_allocator_that_is_another_by_now_is_found_out(backend: Backend) -> N
     assert (story.chapters, story.causes, story.begin) == ({}, {}, None)
 
 
-def test_a_journal_that_does_not_reach_back_says_so(backend: Backend) -> None:
+def test_a_journal_that_does_not_reach_back_says_so(backend: LogAndStore) -> None:
     stream = _stream(backend, 1)
     coordinator = _coordinator(backend)
     coordinator.apply(GROUP, _join(stream, "A"))
@@ -1210,7 +1213,7 @@ def test_a_journal_that_does_not_reach_back_says_so(backend: Backend) -> None:
 # Shown
 
 
-def test_the_five_states_are_shown_in_our_words(backend: Backend) -> None:
+def test_the_five_states_are_shown_in_our_words(backend: LogAndStore) -> None:
     stream, other = _stream(backend, 4), _stream(backend, 1, name="bills")
     coordinator = _coordinator(backend)
     rows = (ShardFacts(0), ShardFacts(1), ShardFacts(2, (0, 3)), ShardFacts(3))
@@ -1247,7 +1250,7 @@ def _shown(groups: Groups, entries: bool = True) -> dict[int, dict[str, Any]]:
     return dict(enumerate(view["shards"]))
 
 
-def test_a_stopped_shard_is_shown_with_the_record_and_the_reason(backend: Backend) -> None:
+def test_a_stopped_shard_is_shown_with_the_record_and_the_reason(backend: LogAndStore) -> None:
     _in_trouble(backend)
     groups = _groups(backend)
     told = {
@@ -1274,7 +1277,7 @@ def test_a_stopped_shard_is_shown_with_the_record_and_the_reason(backend: Backen
 
 
 def test_what_is_stopped_tells_why_also_when_it_was_moved_and_only_if_it_is_known(
-    backend: Backend,
+    backend: LogAndStore,
 ) -> None:
     stream = _in_trouble(backend)
     groups = _groups(backend)
@@ -1286,7 +1289,9 @@ def test_what_is_stopped_tells_why_also_when_it_was_moved_and_only_if_it_is_know
     assert (row["stopped"], row["attempts"]) == (True, None)
 
 
-def test_a_shard_that_is_tried_again_shows_it_until_the_record_is_past(backend: Backend) -> None:
+def test_a_shard_that_is_tried_again_shows_it_until_the_record_is_past(
+    backend: LogAndStore,
+) -> None:
     stream = _stream(backend, 1)
     coordinator = _coordinator(backend)
     coordinator.apply(GROUP, _join(stream, "A"))

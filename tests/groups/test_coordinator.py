@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from headrace.backends.lmdb.backend import LmdbBackend
 from headrace.backends.memory import MemoryBackend
+from headrace.backends.opening import LogAndStore
 from headrace.core import store_keys
 from headrace.core.errors import BadName, BadStored, Contended, Fenced, NewerFormat, UnknownOutcome
 from headrace.core.groups.allocators import Allocator, balanced
@@ -43,7 +44,7 @@ from headrace.core.groups.events import (
 from headrace.core.groups.group import Group
 from headrace.core.groups.group_bytes import encoded
 from headrace.core.model import ShardId, Slice, StreamInfo
-from headrace.core.ports import Backend, Commit, Grant, StreamSpec
+from headrace.core.ports import Commit, Grant, StreamSpec
 from headrace.core.store_keys import epoch_key, epoch_token
 from headrace.groups.coordinator import (
     ATTEMPTS_MAX,
@@ -61,14 +62,14 @@ WAIT_S = 30.0
 
 
 @pytest.fixture(params=["memory", "lmdb"])
-def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]:
+def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LogAndStore]:
     memory = request.param == "memory"
-    opened: Backend = MemoryBackend() if memory else LmdbBackend(tmp_path / "hub")
+    opened: LogAndStore = MemoryBackend() if memory else LmdbBackend(tmp_path / "hub")
     yield opened
     opened.close()
 
 
-def _stream(backend: Backend, shards: int = 4, name: str = "orders") -> StreamInfo:
+def _stream(backend: LogAndStore, shards: int = 4, name: str = "orders") -> StreamInfo:
     return backend.create_stream(StreamSpec(name, shards, "bytes", "md5-range", None, None, 0))
 
 
@@ -77,7 +78,7 @@ def _facts(stream: StreamInfo) -> StreamFacts:
     return StreamFacts(stream.name, stream.id, rows)
 
 
-def _coordinator(backend: Backend, *allocators: Allocator) -> Coordinator:
+def _coordinator(backend: LogAndStore, *allocators: Allocator) -> Coordinator:
     """One that never waits."""
     return Coordinator(backend, allocators, dice=lambda: 0.0, sleep=lambda _: None)
 
@@ -105,12 +106,12 @@ def _commit(grant: Grant, start: int, end: int) -> Commit:
     return Commit(grant=grant, done=Slice(grant.stream.name, grant.shard, start, end))
 
 
-def _checkpoint(backend: Backend, stream: StreamInfo, shard: int) -> Checkpoint | None:
+def _checkpoint(backend: LogAndStore, stream: StreamInfo, shard: int) -> Checkpoint | None:
     found = backend.get(store_keys.checkpoint_key(GROUP, stream.id, shard))
     return None if found is None else Checkpoint.decoded(found.value)
 
 
-def _epoch_keys(backend: Backend) -> dict[bytes, bytes]:
+def _epoch_keys(backend: LogAndStore) -> dict[bytes, bytes]:
     return {key: found.value for key, found in backend.scan(b"e")}
 
 
@@ -126,7 +127,7 @@ def _epochs_of(group: Group) -> dict[bytes, bytes]:
 # What is stored
 
 
-def test_what_a_step_changed_is_stored(backend: Backend) -> None:
+def test_what_a_step_changed_is_stored(backend: LogAndStore) -> None:
     stream = _stream(backend)
     ours, others = _coordinator(backend), _coordinator(backend)
     assert _granted(ours.apply(GROUP, _join(stream, "A"))) == dict.fromkeys(range(4), 1)
@@ -136,7 +137,7 @@ def test_what_a_step_changed_is_stored(backend: Backend) -> None:
     assert len(_epoch_keys(backend)) == 4
 
 
-def test_a_group_nobody_made_does_not_exist(backend: Backend) -> None:
+def test_a_group_nobody_made_does_not_exist(backend: LogAndStore) -> None:
     coordinator = _coordinator(backend)
     before = backend.changes()
     assert coordinator.load(GROUP) == Group(GROUP)
@@ -144,7 +145,7 @@ def test_a_group_nobody_made_does_not_exist(backend: Backend) -> None:
     assert backend.changes() == before
 
 
-def test_a_heartbeat_that_changes_nothing_writes_nothing(backend: Backend) -> None:
+def test_a_heartbeat_that_changes_nothing_writes_nothing(backend: LogAndStore) -> None:
     stream = _stream(backend)
     coordinator = _coordinator(backend)
     coordinator.apply(GROUP, _join(stream, "A"))
@@ -155,7 +156,7 @@ def test_a_heartbeat_that_changes_nothing_writes_nothing(backend: Backend) -> No
     assert backend.changes() == before
 
 
-def test_a_refused_event_writes_nothing(backend: Backend) -> None:
+def test_a_refused_event_writes_nothing(backend: LogAndStore) -> None:
     stream = _stream(backend)
     coordinator = _coordinator(backend)
     coordinator.apply(GROUP, _join(stream, "A"))
@@ -166,7 +167,7 @@ def test_a_refused_event_writes_nothing(backend: Backend) -> None:
     assert backend.changes() == before
 
 
-def test_what_is_no_event_writes_nothing(backend: Backend) -> None:
+def test_what_is_no_event_writes_nothing(backend: LogAndStore) -> None:
     coordinator = _coordinator(backend)
     coordinator.apply(GROUP, _join(_stream(backend), "A"))
     before = backend.changes()
@@ -186,7 +187,7 @@ def test_what_is_no_event_writes_nothing(backend: Backend) -> None:
         (None, "a name is text"),
     ],
 )
-def test_a_group_without_a_name_is_refused(backend: Backend, name: Any, why: str) -> None:
+def test_a_group_without_a_name_is_refused(backend: LogAndStore, name: Any, why: str) -> None:
     stream = _stream(backend)
     before = backend.changes()
     for event in (_join(stream, "A"), Leave("A", 1)):
@@ -196,7 +197,7 @@ def test_a_group_without_a_name_is_refused(backend: Backend, name: Any, why: str
     assert backend.changes() == before
 
 
-def test_a_fault_told_in_other_words_each_time_is_written_once(backend: Backend) -> None:
+def test_a_fault_told_in_other_words_each_time_is_written_once(backend: LogAndStore) -> None:
     turns = count()
 
     def failing(*_: object) -> Mapping[str, Sequence[ShardId]]:
@@ -217,7 +218,7 @@ def test_a_fault_told_in_other_words_each_time_is_written_once(backend: Backend)
     assert backend.changes() == before
 
 
-def test_groups_do_not_touch_each_other(backend: Backend) -> None:
+def test_groups_do_not_touch_each_other(backend: LogAndStore) -> None:
     stream = _stream(backend)
     coordinator = _coordinator(backend)
     coordinator.apply(GROUP, _join(stream, "A"))
@@ -233,7 +234,7 @@ def test_groups_do_not_touch_each_other(backend: Backend) -> None:
 
 @pytest.mark.parametrize("answer", [True, False])
 def test_right_before_writing_it_is_asked_whether_it_still_holds(
-    backend: Backend, answer: bool
+    backend: LogAndStore, answer: bool
 ) -> None:
     stream = _stream(backend)
     coordinator = _coordinator(backend)
@@ -252,7 +253,7 @@ def test_right_before_writing_it_is_asked_whether_it_still_holds(
     assert ("A" in coordinator.load(GROUP).members) is not answer
 
 
-def test_nobody_is_asked_when_nothing_is_to_be_written(backend: Backend) -> None:
+def test_nobody_is_asked_when_nothing_is_to_be_written(backend: LogAndStore) -> None:
     coordinator = _coordinator(backend)
     coordinator.apply(GROUP, _join(_stream(backend), "A"))
 
@@ -262,7 +263,7 @@ def test_nobody_is_asked_when_nothing_is_to_be_written(backend: Backend) -> None
     assert coordinator.apply(GROUP, Evict("X", 1, "silent", 10.1), still) == Settled(1)
 
 
-def test_asking_touches_no_store_and_no_clock(backend: Backend) -> None:
+def test_asking_touches_no_store_and_no_clock(backend: LogAndStore) -> None:
     stream = _stream(backend)
     asking = _coordinator(backend).asking(GROUP, _join(stream, "A"))
     assert next(asking) == Get(store_keys.group_key(GROUP))
@@ -298,7 +299,9 @@ def test_the_epoch_keys_of_a_stream_that_was_made_anew_are_those_of_the_new_one(
     assert _epoch_keys(backend) == _epochs_of(coordinator.load(GROUP))
 
 
-def test_a_checkpoint_forced_in_a_shard_not_heard_of_yet_makes_it_known(backend: Backend) -> None:
+def test_a_checkpoint_forced_in_a_shard_not_heard_of_yet_makes_it_known(
+    backend: LogAndStore,
+) -> None:
     stream = _stream(backend, 2)
     coordinator = _coordinator(backend)
     first = StreamFacts(stream.name, stream.id, (ShardFacts(0),))
@@ -309,7 +312,9 @@ def test_a_checkpoint_forced_in_a_shard_not_heard_of_yet_makes_it_known(backend:
     assert _epoch_keys(backend) == _epochs_of(coordinator.load(GROUP))
 
 
-def test_a_shard_that_was_forced_into_being_goes_away_with_its_epoch_key(backend: Backend) -> None:
+def test_a_shard_that_was_forced_into_being_goes_away_with_its_epoch_key(
+    backend: LogAndStore,
+) -> None:
     stream = _stream(backend, 2)
     coordinator = _coordinator(backend)
     coordinator.apply(GROUP, _join(stream, "A"))
@@ -329,7 +334,7 @@ def test_a_shard_that_was_forced_into_being_goes_away_with_its_epoch_key(backend
 # Commits
 
 
-def test_a_new_owner_starts_where_the_old_ones_commit_ended(backend: Backend) -> None:
+def test_a_new_owner_starts_where_the_old_ones_commit_ended(backend: LogAndStore) -> None:
     stream = _stream(backend, 1)
     coordinator = _coordinator(backend)
     mine = _granted(coordinator.apply(GROUP, _join(stream, "A")))
@@ -345,7 +350,7 @@ def test_a_new_owner_starts_where_the_old_ones_commit_ended(backend: Backend) ->
     assert _checkpoint(backend, stream, 0) == Checkpoint(6, 2)
 
 
-def test_while_nobody_owns_a_shard_nobody_commits(backend: Backend) -> None:
+def test_while_nobody_owns_a_shard_nobody_commits(backend: LogAndStore) -> None:
     stream = _stream(backend, 1)
     coordinator = _coordinator(backend)
     mine = _granted(coordinator.apply(GROUP, _join(stream, "A")))
@@ -356,7 +361,7 @@ def test_while_nobody_owns_a_shard_nobody_commits(backend: Backend) -> None:
     assert _checkpoint(backend, stream, 0) is None
 
 
-def test_the_owner_commits_while_its_shard_is_moving(backend: Backend) -> None:
+def test_the_owner_commits_while_its_shard_is_moving(backend: LogAndStore) -> None:
     stream = _stream(backend, 2)
     coordinator = _coordinator(backend)
     coordinator.apply(GROUP, _join(stream, "A"))
@@ -366,7 +371,7 @@ def test_the_owner_commits_while_its_shard_is_moving(backend: Backend) -> None:
     assert _checkpoint(backend, stream, 1) == Checkpoint(5, 1)
 
 
-def test_a_forced_checkpoint_fences_who_works_there(backend: Backend) -> None:
+def test_a_forced_checkpoint_fences_who_works_there(backend: LogAndStore) -> None:
     stream = _stream(backend, 2)
     coordinator = _coordinator(backend)
     coordinator.apply(GROUP, _join(stream, "A"))
@@ -384,7 +389,7 @@ def test_a_forced_checkpoint_fences_who_works_there(backend: Backend) -> None:
     assert _checkpoint(backend, stream, 0) == Checkpoint(9, 2)
 
 
-def test_a_checkpoint_is_forced_where_nothing_was_committed_yet(backend: Backend) -> None:
+def test_a_checkpoint_is_forced_where_nothing_was_committed_yet(backend: LogAndStore) -> None:
     stream = _stream(backend, 1)
     coordinator = _coordinator(backend)
     coordinator.apply(GROUP, _join(stream, "A"))
@@ -392,7 +397,7 @@ def test_a_checkpoint_is_forced_where_nothing_was_committed_yet(backend: Backend
     assert _checkpoint(backend, stream, 0) == Checkpoint(7, 0)
 
 
-def test_a_late_forced_checkpoint_moves_nothing(backend: Backend) -> None:
+def test_a_late_forced_checkpoint_moves_nothing(backend: LogAndStore) -> None:
     stream = _stream(backend, 1)
     coordinator = _coordinator(backend)
     coordinator.apply(GROUP, _join(stream, "A"))
@@ -474,7 +479,7 @@ def test_a_race_for_the_first_write_is_won_by_one() -> None:
     assert set(_coordinator(backend).load(GROUP).members) == {"A", "B"}
 
 
-def test_all_who_join_at_once_become_members(backend: Backend) -> None:
+def test_all_who_join_at_once_become_members(backend: LogAndStore) -> None:
     stream = _stream(backend)
     names = [f"m{n}" for n in range(8)]
     barrier = threading.Barrier(len(names))
@@ -627,7 +632,7 @@ def test_after_an_outcome_that_was_none_the_event_happens(event: Event) -> None:
     assert coordinator.apply(GROUP, event) == Settled(2)
 
 
-def _meanwhile(backend: Backend, happens: Callable[[], object]) -> Coordinator:
+def _meanwhile(backend: LogAndStore, happens: Callable[[], object]) -> Coordinator:
     """One whose every wait is somebody else's chance."""
 
     def sleep(_: float) -> None:
@@ -685,7 +690,7 @@ def test_a_configuration_that_was_applied_unheard_does_not_undo_a_newer_one() ->
 # The end of a group, and a new beginning
 
 
-def _left_behind(backend: Backend, group: str) -> list[bytes]:
+def _left_behind(backend: LogAndStore, group: str) -> list[bytes]:
     return [
         key
         for kind in (b"e", b"c", b"k", b"s")
@@ -694,7 +699,7 @@ def _left_behind(backend: Backend, group: str) -> list[bytes]:
     ]
 
 
-def _worked(backend: Backend, stream: StreamInfo, group: str, shards: int) -> None:
+def _worked(backend: LogAndStore, stream: StreamInfo, group: str, shards: int) -> None:
     """A group with a checkpoint, state and a story for each shard."""
     _coordinator(backend).apply(group, _join(stream, "A"))
     for shard in range(shards):
@@ -708,7 +713,7 @@ def _worked(backend: Backend, stream: StreamInfo, group: str, shards: int) -> No
         )
 
 
-def test_a_deleted_group_refuses_its_members_and_their_commits(backend: Backend) -> None:
+def test_a_deleted_group_refuses_its_members_and_their_commits(backend: LogAndStore) -> None:
     stream = _stream(backend)
     coordinator = _coordinator(backend)
     coordinator.apply(GROUP, _join(stream, "A"))
@@ -719,7 +724,7 @@ def test_a_deleted_group_refuses_its_members_and_their_commits(backend: Backend)
         backend.commit(_commit(_grant(stream, 0, 1), 0, 5))
 
 
-def test_what_a_deleted_group_left_is_swept_before_a_new_one_begins(backend: Backend) -> None:
+def test_what_a_deleted_group_left_is_swept_before_a_new_one_begins(backend: LogAndStore) -> None:
     stream = _stream(backend)
     _worked(backend, stream, GROUP, 4)
     _worked(backend, stream, "other", 4)
@@ -740,7 +745,7 @@ def _epoch_keys_of(stream: StreamInfo, group: str) -> list[bytes]:
     return [store_keys.epoch_key(group, stream.id, shard.index) for shard in stream.shards]
 
 
-def test_any_call_sweeps_what_a_deleted_group_left(backend: Backend) -> None:
+def test_any_call_sweeps_what_a_deleted_group_left(backend: LogAndStore) -> None:
     stream = _stream(backend)
     _worked(backend, stream, GROUP, 4)
     coordinator = _coordinator(backend)
@@ -794,7 +799,7 @@ def test_a_sweep_does_not_touch_a_group_that_was_made_anew_meanwhile() -> None:
     assert _epoch_keys(backend) == _epochs_of(group)
 
 
-def test_a_sweep_told_of_from_outside_changes_nothing(backend: Backend) -> None:
+def test_a_sweep_told_of_from_outside_changes_nothing(backend: LogAndStore) -> None:
     coordinator = _coordinator(backend)
     coordinator.apply(GROUP, _join(_stream(backend), "A"))
     before = backend.changes()
@@ -805,7 +810,7 @@ def test_a_sweep_told_of_from_outside_changes_nothing(backend: Backend) -> None:
 # What cannot be read
 
 
-def test_a_group_of_a_newer_version_is_refused_and_others_go_on(backend: Backend) -> None:
+def test_a_group_of_a_newer_version_is_refused_and_others_go_on(backend: LogAndStore) -> None:
     stream = _stream(backend)
     coordinator = _coordinator(backend)
     coordinator.apply(GROUP, _join(stream, "A"))
@@ -819,7 +824,7 @@ def test_a_group_of_a_newer_version_is_refused_and_others_go_on(backend: Backend
     assert _granted(coordinator.apply("other", _join(stream, "A"))) == dict.fromkeys(range(4), 1)
 
 
-def test_a_damaged_group_is_refused_and_others_go_on(backend: Backend) -> None:
+def test_a_damaged_group_is_refused_and_others_go_on(backend: LogAndStore) -> None:
     stream = _stream(backend)
     coordinator = _coordinator(backend)
     coordinator.apply(GROUP, _join(stream, "A"))
@@ -843,7 +848,7 @@ def _all_to_the_last(
 OWN = Allocator("own", "3", deal=_all_to_the_last)
 
 
-def test_an_own_allocator_deals_where_it_is_known(backend: Backend) -> None:
+def test_an_own_allocator_deals_where_it_is_known(backend: LogAndStore) -> None:
     stream = _stream(backend)
     knowing = _coordinator(backend, OWN)
     for name in "AB":
@@ -853,7 +858,7 @@ def test_an_own_allocator_deals_where_it_is_known(backend: Backend) -> None:
     assert {s.owner for s in knowing.load(GROUP).shards.values()} == {"B"}
 
 
-def test_where_an_allocator_is_not_known_others_deal_later(backend: Backend) -> None:
+def test_where_an_allocator_is_not_known_others_deal_later(backend: LogAndStore) -> None:
     stream = _stream(backend)
     knowing, other = _coordinator(backend, OWN), _coordinator(backend)
     for name in "AB":
@@ -869,7 +874,7 @@ def test_where_an_allocator_is_not_known_others_deal_later(backend: Backend) -> 
     assert not other.load(GROUP).pending
 
 
-def test_a_shipped_allocator_of_another_version_is_not_taken_for_it(backend: Backend) -> None:
+def test_a_shipped_allocator_of_another_version_is_not_taken_for_it(backend: LogAndStore) -> None:
     later = Allocator("balanced", "2", deal=balanced.deal)
     stream = _stream(backend)
     _coordinator(backend, later).apply(GROUP, Join("A", 1, (_facts(stream),), later))
@@ -877,12 +882,12 @@ def test_a_shipped_allocator_of_another_version_is_not_taken_for_it(backend: Bac
     assert _coordinator(backend, later).load(GROUP).allocator is later
 
 
-def test_a_shipped_allocator_is_known_everywhere(backend: Backend) -> None:
+def test_a_shipped_allocator_is_known_everywhere(backend: LogAndStore) -> None:
     stream = _stream(backend)
     _coordinator(backend).apply(GROUP, _join(stream, "A"))
     assert _coordinator(backend).load(GROUP).allocator is balanced
 
 
-def test_a_group_is_loaded_by_a_name_that_can_be(backend: Backend) -> None:
+def test_a_group_is_loaded_by_a_name_that_can_be(backend: LogAndStore) -> None:
     with pytest.raises(BadName, match="bad name"):
         Coordinator(backend).load("a b")

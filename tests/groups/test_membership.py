@@ -12,13 +12,13 @@ from headrace.core.errors import DiskFull, Replaced
 from headrace.core.groups.allocators import balanced
 from headrace.core.groups.events import Event, Evict, Join, Reply
 from headrace.core.groups.group import Group
+from headrace.core.groups.member_settings import MemberSettings
+from headrace.core.groups.subscription import Subscription
 from headrace.core.model import StreamInfo
 from headrace.core.ports import Begin, End, Lost, StreamSpec
 from headrace.groups.coordinator import Coordinator
-from headrace.groups.member_settings import MemberSettings
 from headrace.groups.membership import GroupMembership
 from headrace.groups.observer import Observer
-from headrace.groups.subscription import Subscription
 from headrace.testing.children import until
 
 GROUP = "billing"
@@ -58,7 +58,7 @@ def member(backend: Interrupted) -> Iterator[Callable[[str], GroupMembership]]:
         settings = MemberSettings(
             group=GROUP, name=name, allocator=balanced, session_s=10.0, heartbeat_s=3.0
         )
-        made.append(GroupMembership(backend, Subscription("orders"), settings))
+        made.append(GroupMembership(backend, backend, Subscription("orders"), settings))
         return made[-1]
 
     yield member
@@ -183,16 +183,16 @@ def test_who_gave_a_sign_while_the_store_was_slow_is_watched_a_whole_session_fro
     backend.liveness.beat(GROUP, *silent, 0)
     Coordinator(backend).apply(GROUP, Join(*silent, (), balanced))
     assert first._seat is not None
-    lookout = Observer(
-        backend, Subscription("orders"), home, first._seat, 3.0, clock=lambda: home.now_s
+    observer = Observer(
+        backend, backend, Subscription("orders"), home, first._seat, 3.0, clock=lambda: home.now_s
     )
     home.takes_s = 4.0
     home.meanwhile = lambda: backend.liveness.beat(GROUP, *silent, 1)
-    lookout.look(home.now_s)
+    observer.look(home.now_s)
     home.takes_s, home.meanwhile = 0.0, lambda: None
     while "b" in first.load().members:
         home.now_s += 0.5
-        lookout.look(home.now_s)
+        observer.look(home.now_s)
     assert 4.0 + 10.0 < home.now_s <= 4.0 + 10.0 + 2.0
 
 

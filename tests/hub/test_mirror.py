@@ -13,6 +13,8 @@ import pytest
 
 import headrace
 from headrace.backends.memory import MemoryBackend
+from headrace.backends.opening import in_one_place
+from headrace.core.capabilities import Capabilities
 from headrace.core.errors import (
     BadRecord,
     BadSetting,
@@ -24,7 +26,7 @@ from headrace.core.errors import (
     Unsupported,
 )
 from headrace.core.model import Bounds, StreamInfo
-from headrace.core.ports import Append, Capabilities, Place, Producer, ReadResult
+from headrace.core.ports import Append, Place, Producer, ReadResult
 from headrace.core.records.batch import COMMIT_BYTES_MAX, Batch, Row
 from headrace.hub import mirror as module
 from headrace.hub.hub import Hub
@@ -104,12 +106,12 @@ def _append(hub: Hub, stream: StreamInfo, shard: int, start: int, end: int) -> N
     half = len(rows) // 2
     for part in (rows[:half], rows[half:]):
         if part:
-            hub.backend.append([Append(stream, shard, Batch(rows=part))])
+            hub.log.append([Append(stream, shard, Batch(rows=part))])
 
 
 def _rows(hub: Hub, name: str = NAME) -> list[list[Row]]:
-    stream = hub.backend.stream(name)
-    return [list(read_rows(hub.backend, stream, s.index).values()) for s in stream.shards]
+    stream = hub.log.stream(name)
+    return [list(read_rows(hub.log, stream, s.index).values()) for s in stream.shards]
 
 
 def _limited(monkeypatch: pytest.MonkeyPatch, records: int) -> None:
@@ -121,20 +123,20 @@ def test_a_stream_is_copied_with_every_field_and_setting(here: Hub, there: Hub) 
         NAME, shards=3, codec="json", routing="java-hash", retention="9000d", retention_bytes="1GiB"
     ).info
     now = [row._replace(timestamp=row.timestamp + 1_700_000_000_000) for row in some_rows(40)]
-    here.backend.append([Append(stream, 0, Batch(rows=[*ODD_ROWS[:1], *now]))])
-    here.backend.append([Append(stream, 2, Batch(rows=now))])
+    here.log.append([Append(stream, 0, Batch(rows=[*ODD_ROWS[:1], *now]))])
+    here.log.append([Append(stream, 2, Batch(rows=now))])
     wanted = _rows(here)
     found = mirror(here, there, NAME)
     assert _rows(there) == wanted
     assert (found.records, found.complete) == (81, True)
-    copy = there.backend.stream(NAME)
+    copy = there.log.stream(NAME)
     same = ("name", "codec", "routing", "retention_s", "retention_bytes", "shards")
     assert [getattr(copy, field) for field in same] == [getattr(stream, field) for field in same]
 
 
 def test_odd_records_are_copied_between_all_kinds_of_hubs(here: Hub, there: Hub) -> None:
     stream = here.create_stream(NAME, shards=1).info
-    here.backend.append([Append(stream, 0, Batch(rows=[*ODD_ROWS, *some_rows(40)]))])
+    here.log.append([Append(stream, 0, Batch(rows=[*ODD_ROWS, *some_rows(40)]))])
     with headrace.open("memory:") as between, headrace.open("memory:") as last:
         mirror(here, between, NAME)
         mirror(between, last, NAME)
@@ -189,7 +191,7 @@ def test_gaps_of_the_source_are_passed_and_remembered(
     there: Hub, monkeypatch: pytest.MonkeyPatch, records: int
 ) -> None:
     _limited(monkeypatch, records)
-    with Hub(Sparse()) as source:
+    with Hub(in_one_place(Sparse())) as source:
         stream = _filled(source, each=20)
         assert mirror(source, there, NAME).records == 40
         assert mirror(source, there, NAME).records == 0
@@ -204,7 +206,7 @@ def test_gaps_of_the_source_are_passed_and_remembered(
 
 def test_a_target_with_offsets_but_no_records_is_empty(here: Hub) -> None:
     _filled(here)
-    with Hub(Sparse()) as target:
+    with Hub(in_one_place(Sparse())) as target:
         assert mirror(here, target, NAME).records == 100
         assert mirror(here, target, NAME).records == 0
         assert _rows(target) == _rows(here)
@@ -303,7 +305,7 @@ def test_what_was_copied_and_then_dropped_is_not_missing(here: Hub, there: Hub) 
 def test_a_source_that_went_back_is_refused(there: Hub) -> None:
     newer, older = MemoryBackend(), MemoryBackend()
     older.identity = newer.identity
-    with Hub(newer) as source, Hub(older) as restored:
+    with Hub(in_one_place(newer)) as source, Hub(in_one_place(older)) as restored:
         _filled(source, shards=1, each=10)
         _filled(restored, shards=1, each=7)
         mirror(source, there, NAME)
@@ -366,9 +368,9 @@ def test_a_record_that_is_too_large_is_named(there: Hub) -> None:
             batch = Batch(rows=large, stream=NAME, shard=0, offsets=offsets)
             return ReadResult([batch], reading.next)
 
-    with Hub(Large()) as source:
+    with Hub(in_one_place(Large())) as source:
         stream = source.create_stream(NAME, shards=1).info
-        source.backend.append([Append(stream, 0, Batch(rows=some_rows(1)))])
+        source.log.append([Append(stream, 0, Batch(rows=some_rows(1)))])
         with pytest.raises(BadRecord, match=r"the record shop/orders:0\+5 has 4.0 MiB"):
             mirror(source, there, NAME)
     assert _rows(there) == [[]]
@@ -380,7 +382,7 @@ def test_a_read_larger_than_one_commit_becomes_several(
     stream = here.create_stream(NAME, shards=1).info
     for _ in range(4):
         rows = [Row(None, bytes([i]) * 900_000, 1) for i in range(4)]
-        here.backend.append([Append(stream, 0, Batch(rows=rows))])
+        here.log.append([Append(stream, 0, Batch(rows=rows))])
     monkeypatch.setattr(module, "TURN_BYTES", 100 * COMMIT_BYTES_MAX)
     assert mirror(here, there, NAME).records == 16
     assert _rows(there) == _rows(here)
@@ -400,15 +402,15 @@ def test_ended_between_the_commits_of_one_read_it_goes_on_there(
             return super().append(parts, producer)
 
     monkeypatch.setattr(module, "TURN_BYTES", 100 * COMMIT_BYTES_MAX)
-    with Hub(kind()) as source, Hub(Ending()) as target:
+    with Hub(in_one_place(kind())) as source, Hub(in_one_place(Ending())) as target:
         stream = source.create_stream(NAME, shards=1).info
         for start in range(0, 16, 4):
             rows = [Row(None, bytes([i]) * 900_000, 1) for i in range(start, start + 4)]
-            source.backend.append([Append(stream, 0, Batch(rows=rows))])
+            source.log.append([Append(stream, 0, Batch(rows=rows))])
         with pytest.raises(DiskFull):
             mirror(source, target, NAME)
         assert 0 < len(_rows(target)[0]) < 16
-        target.backend.left = 100  # type: ignore[attr-defined]
+        target.log.left = 100  # type: ignore[attr-defined]
         mirror(source, target, NAME)
         assert _rows(target) == _rows(source)
 
@@ -433,7 +435,7 @@ def test_a_target_that_cannot_is_refused_before_anything_is_made(here: Hub) -> N
         capabilities = Capabilities("unmarked", {"copying": "it remembers nothing"})
 
     _filled(here)
-    with Hub(Unmarked()) as target:
+    with Hub(in_one_place(Unmarked())) as target:
         with pytest.raises(Unsupported, match="offer 'copying': it remembers nothing"):
             mirror(here, target, NAME)
         assert target.streams() == []
@@ -491,9 +493,9 @@ def test_killed_at_any_time_it_goes_on_without_doubles_and_without_loss(
 
     with headrace.open(target) as hub:
         for _ in range(8):
-            seen = hub.backend.changes()
+            seen = hub.log.changes()
             with _mirroring(big, target) as child:
-                until(lambda: hub.backend.changes() != seen or child.process.poll() == 0, "begun")  # noqa: B023
+                until(lambda: hub.log.changes() != seen or child.process.poll() == 0, "begun")  # noqa: B023
                 time.sleep(chance.uniform(0, 0.2))
                 child.kill()
     with _mirroring(big, target) as child:

@@ -15,12 +15,12 @@ import pyarrow as pa
 
 from headrace.backends.copy_by_producer import CopyByProducer
 from headrace.core import store_keys, transaction
+from headrace.core.capabilities import Capabilities
 from headrace.core.errors import Closed, HeadraceError, ShardClosed, StreamExists, UnknownStream
 from headrace.core.model import Bounds, StreamInfo, even_shards
 from headrace.core.ports import (
     ABSENT,
     Append,
-    Capabilities,
     Commit,
     Place,
     Producer,
@@ -90,6 +90,7 @@ class MemoryBackend:
         self._values: dict[bytes, Versioned] = {}
         self.liveness = MemoryLiveness()
         self.identity = uuid.uuid4().hex
+        self.address = None
         self.closed = False
         self.users = 1
         """How many hubs stand on it: the last one closes it."""
@@ -245,18 +246,8 @@ class MemoryBackend:
         parts = [*commit.outputs, *commit.dead_letters]
         check_commit_bytes(sum(part.batch.nbytes for part in parts))
         kept = [_kept(part) for part in parts]
-        outputs, dead_letters = kept[: len(commit.outputs)], kept[len(commit.outputs) :]
         with self._writing():
-            return transaction.commit(
-                self,
-                commit.grant,
-                commit.done,
-                outputs,
-                dead_letters,
-                commit.state,
-                commit.attempts,
-                commit.story,
-            )
+            return transaction.commit(self, commit, kept)
 
     # The transaction that `headrace.core.transaction` writes through, under the lock
 
@@ -295,10 +286,6 @@ class MemoryBackend:
 
     def describe_streams(self, streams: Sequence[StreamInfo]) -> list[dict[str, Any]]:
         return [{} for _ in streams]
-
-    @property
-    def kept_groups(self) -> None:
-        return None
 
     def close(self) -> None:
         with self._lock:

@@ -6,10 +6,11 @@ import os
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Protocol
 
 from headrace.backends.memory import MemoryBackend
 from headrace.core.errors import BadHub, BadSetting
-from headrace.core.ports import Backend
+from headrace.core.ports import Backend, GroupStore, Log
 from headrace.core.quantities import Duration, Size, seconds, size_bytes
 from headrace.core.redaction import shown_place
 
@@ -41,7 +42,7 @@ def open_backend(
     if settings is not None:
         raise BadSetting("settings are those of a Kafka client: this hub has none")
     if colon and scheme == "memory":
-        return _memory(rest)
+        return in_one_place(_memory(rest))
     if colon and "/" not in scheme:
         shown = shown_place(place)
         raise BadHub(
@@ -60,13 +61,24 @@ def open_backend(
     # Not at the top: a memory hub needs no LMDB.
     from headrace.backends.lmdb.backend import LmdbBackend
 
-    return LmdbBackend(
-        Path(place),
-        create=create,
-        map_bytes=map_bytes,
-        write_timeout_s=timeout_s,
-        any_filesystem=any_filesystem,
+    return in_one_place(
+        LmdbBackend(
+            Path(place),
+            create=create,
+            map_bytes=map_bytes,
+            write_timeout_s=timeout_s,
+            any_filesystem=any_filesystem,
+        )
     )
+
+
+class LogAndStore(Log, GroupStore, Protocol):
+    """One place for records and groups."""
+
+
+def in_one_place(both: LogAndStore) -> Backend:
+    """The backend of an object that is both: one commit holds records and checkpoints."""
+    return Backend(both, both)
 
 
 def _kafka(url: str, settings: Mapping[str, object] | None, timeout_s: float) -> Backend:
@@ -80,10 +92,11 @@ def _kafka(url: str, settings: Mapping[str, object] | None, timeout_s: float) ->
             raise
         raise BadHub("Kafka needs its client: pip install 'headrace[kafka]'") from None
 
-    return KafkaBackend(KafkaSettings.of(url, settings), patience_s=timeout_s)
+    kafka = KafkaBackend(KafkaSettings.of(url, settings), patience_s=timeout_s)
+    return Backend(kafka, kept_groups=kafka.kept_groups)
 
 
-def _memory(name: str) -> Backend:
+def _memory(name: str) -> MemoryBackend:
     if not name:
         return MemoryBackend()
     with _named_lock:

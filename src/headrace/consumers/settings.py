@@ -11,13 +11,14 @@ from headrace.consumers.reader import Limits
 from headrace.core.errors import BadName, BadSetting
 from headrace.core.groups.allocators import Allocator, named
 from headrace.core.names import checked_name
-from headrace.core.ports import Backend, Grant, Membership
+from headrace.core.ports import Backend, Grant, Log, Membership
 from headrace.core.quantities import Duration, Size, instant_ms, seconds, size_bytes
 from headrace.core.records.limits import check_shard
 from headrace.groups.fixed_shards import FixedShards
-from headrace.groups.member_settings import MemberSettings, default_name, session_of
-from headrace.groups.membership import GroupMembership
-from headrace.groups.subscription import Subscription
+from headrace.core.groups.member_settings import MemberSettings
+from headrace.core.groups.subscription import Subscription
+from headrace.groups.home import home_of
+from headrace.groups.member_settings import default_name, session_of
 from headrace.streams.start import Start
 
 
@@ -77,9 +78,7 @@ def made_consumer(
         if group == "":
             raise BadName(group, "a group needs one, as in group='billing'")
         checked_name(group)
-        backend.capabilities.require("store", "commit")
-        membership = GroupMembership(
-            backend,
+        membership = home_of(backend).membership(
             subscription,
             MemberSettings(
                 group=group,
@@ -93,9 +92,9 @@ def made_consumer(
         )
     else:
         assert shards is not None
-        membership = FixedShards(_fixed(backend, subscription, shards))
+        membership = FixedShards(_fixed(backend.log, subscription, shards))
     return Consumer(
-        backend,
+        backend.log,
         membership,
         name=own_name,
         group=group,
@@ -119,7 +118,7 @@ def _allocator(allocator: str | Allocator) -> Allocator:
     return named(allocator)
 
 
-def _fixed(backend: Backend, subscription: Subscription, shards: Sequence[int]) -> list[Grant]:
+def _fixed(backend: Log, subscription: Subscription, shards: Sequence[int]) -> list[Grant]:
     if len(subscription.names) != 1 or subscription.patterns:
         raise BadSetting("shards=… are those of one stream: name one, without a pattern")
     info = backend.stream(subscription.names[0])

@@ -1,56 +1,23 @@
 """The seams: what a backend, a codec and a watch over members must offer to the rooms above.
 
-A hub stands on one `Backend`. Everything above it speaks in streams, shards, slices and grants;
-what a backend cannot do it publishes as a missing capability, asked for at start. How each port is
-meant on LMDB and on Kafka: docs/architecture.md.
+A hub stands on a `Log`, where its records live, and a `GroupHome`, where its groups live. The rooms
+above speak in streams, shards, slices and grants. What a backend cannot do it publishes as a
+missing capability, asked for at start. How each port is meant on LMDB and on Kafka:
+docs/architecture.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from headrace.core.errors import BadSetting, HeadraceError, Unsupported
-from headrace.core.model import Bounds, Record, Slice, StreamInfo
+from headrace.core.capabilities import Capabilities
+from headrace.core.errors import BadSetting, HeadraceError
+from headrace.core.groups.member_settings import MemberSettings
+from headrace.core.groups.subscription import Subscription
+from headrace.core.model import Bounds, Slice, StreamInfo
 from headrace.core.records.batch import Batch
-
-Capability = Literal[
-    "atomic_append",  # all records of one append become visible together, or none does
-    "commit",  # outputs, state and checkpoint in one step
-    "copying",  # records of another log come with the position there, in one step
-    "dense_offsets",  # the record after offset n has offset n + 1
-    "durable",  # an acknowledged record survives the process and the power
-    "merge",  # two neighbouring shards become one
-    "processes",  # several processes may use it at once
-    "producer_seq",  # a repeated append is recognised, also after a restart
-    "remote",  # other machines can reach it
-    "split",  # one shard becomes two
-    "store",  # small values written by checked transactions
-    "trim",  # records before an offset can be dropped
-]
-CAPABILITIES: tuple[Capability, ...] = (
-    "atomic_append", "commit", "copying", "dense_offsets", "durable", "merge",
-    "processes", "producer_seq", "remote", "split", "store", "trim",
-)  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Capabilities:
-    """The published table: which capabilities are missing, each with the reason."""
-
-    backend: str
-    missing: Mapping[Capability, str] = field(default_factory=dict)
-
-    def require(self, *wanted: Capability) -> None:
-        """Nothing, or `Unsupported` with the reason for the first that is missing."""
-        for capability in wanted:
-            if capability in self.missing:
-                raise self.refusal(capability)
-
-    def refusal(self, capability: Capability) -> Unsupported:
-        """What whoever wants a missing one is told."""
-        return Unsupported(self.backend, f"offer {capability!r}", self.missing[capability])
 
 
 class StreamSpec(NamedTuple):
@@ -137,6 +104,8 @@ class Grant:
     stream: StreamInfo
     shard: int
     token: bytes
+    epoch_shown: int | None = None
+    """The epoch of the grant, to be shown to people; None where the token holds none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,7 +246,7 @@ class Liveness(Protocol):
 
 
 class KeptGroups(Protocol):
-    """Groups that are in the books of the backend itself, whoever made them."""
+    """Groups of another kind that the place of a log keeps by itself, as a Kafka cluster does."""
 
     def checkpoints(self, name: str | None = None) -> dict[str, dict[tuple[StreamInfo, int], int]]:
         """For each group, or the one that is named, the next offset to read in each shard it has
@@ -303,35 +272,72 @@ class Copying(Protocol):
         """What was appended can be read by everybody when this returns."""
 
 
-class Backend(Streams, Records, Store, Committer, Protocol):
-    """What a hub stands on."""
+class Log(Streams, Records, Protocol):
+    """Where the records of a hub live."""
 
     capabilities: Capabilities
 
     @property
     def identity(self) -> str:
-        """What no other log is called, and this one for as long as its records are there: with the
-        id of a stream it names a source for ever."""
+        """The name of this log: no other log has it, and this log keeps it for as long as its
+        records are there. With the id of a stream it names a source for ever."""
+
+    @property
+    def address(self) -> str | None:
+        """What another process opens this log by; None if no other process can."""
 
     def copying(self, stream: StreamInfo, shard: int, origin: str) -> Copying:
         """Go on with copying into this shard what comes from ``origin``, a stable name of the
-        source. Whoever did before is fenced, at the latest by the first append."""
+        source. An earlier copy from there is fenced, at the latest by the first append."""
+
+    def describe(self) -> dict[str, Any]:
+        """Facts for people: where the log is, how large, who uses it."""
+
+    def describe_streams(self, streams: Sequence[StreamInfo]) -> list[dict[str, Any]]:
+        """For each stream the facts that people should know; none where all is as usual."""
+
+    def close(self) -> None: ...
+
+
+class GroupStore(Store, Committer, Protocol):
+    """A store where our own groups can live: small values, signs of life, and commits."""
+
+    capabilities: Capabilities
 
     @property
     def liveness(self) -> Liveness:
         """Signs of life of the members of its groups."""
 
-    @property
-    def kept_groups(self) -> KeptGroups | None:
-        """None where groups live in the store."""
-
-    def describe(self) -> dict[str, Any]:
-        """Facts for people: where it is, how large, who uses it."""
-
-    def describe_streams(self, streams: Sequence[StreamInfo]) -> list[dict[str, Any]]:
-        """For each stream facts that people should know of; none where all is as usual."""
-
     def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """What a hub stands on: a log, and where groups can live."""
+
+    log: Log
+    store: GroupStore | None = None
+    """Where groups of ours live. Often the same object as the log: then one commit holds records
+    and checkpoints."""
+    kept_groups: KeptGroups | None = None
+
+    @property
+    def capabilities(self) -> Capabilities:
+        elsewhere = self._store_elsewhere
+        if elsewhere is None:
+            return self.log.capabilities
+        return self.log.capabilities.with_groups_in(elsewhere.capabilities)
+
+    def close(self) -> None:
+        self.log.close()
+        elsewhere = self._store_elsewhere
+        if elsewhere is not None:
+            elsewhere.close()
+
+    @property
+    def _store_elsewhere(self) -> GroupStore | None:
+        one_place: object = self.log
+        return None if self.store is one_place else self.store
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,6 +413,36 @@ class Membership(Protocol):
         """Give the place up: what was granted is free at once."""
 
 
+class StoredState(Protocol):
+    """The committed state of one shard, by name."""
+
+    def get(self, name: bytes) -> bytes | None: ...
+
+    def entries(self) -> Iterator[tuple[bytes, bytes]]:
+        """All names with their values, from one moment, in no order."""
+
+
+class GroupHome(Protocol):
+    """Where the groups of a hub live: memberships, commits, and what is stored of a group."""
+
+    def membership(self, subscription: Subscription, settings: MemberSettings) -> Membership:
+        """A membership that has not joined yet. `Unsupported` with the reason if groups of this
+        home cannot do what the settings ask for."""
+
+    def commit(self, commit: Commit) -> None:
+        """Store a commit, once. `Fenced` if it was not stored, or if that cannot be told: then its
+        grant must end before the work is done again."""
+
+    def checkpoint(self, group: str, stream: StreamInfo, shard: int) -> int | None:
+        """The next offset that the group reads in this shard; None if it has not committed."""
+
+    def attempts(self, group: str, stream: StreamInfo, shard: int) -> bytes | None:
+        """What the last commits stored about attempts at the next record."""
+
+    def state(self, group: str, stream: StreamInfo, shard: int) -> StoredState:
+        """The committed state of a computation for this shard."""
+
+
 class Codec(Protocol):
     """A value to data and back. Instances are shared between threads."""
 
@@ -421,15 +457,3 @@ class Codec(Protocol):
     # A codec may also have ``encode_many(values) -> list`` and ``decode_many(data) -> list``, where
     # None stays None. They are then asked for a whole batch, and one by one only if that raises
     # `BadValue`.
-
-
-class Envelope(Protocol):
-    """A whole record to another system's bytes and back; apart from `Codec`, which sees the value
-    only."""
-
-    name: str
-
-    def seal(self, record: Record) -> bytes: ...
-
-    def unseal(self, data: bytes) -> Batch:
-        """A batch of that one record."""

@@ -7,6 +7,9 @@ import struct
 
 KEY_BYTES_MAX = 64
 
+GROUPS = b"g"
+"""What the keys of the groups' values begin with."""
+
 _SHARD = struct.Struct(">II")
 _GROUP_AT = 1 + _SHARD.size
 
@@ -18,7 +21,7 @@ def digest(text: str | bytes) -> bytes:
 
 
 def group_key(group: str) -> bytes:
-    return b"g" + digest(group)
+    return GROUPS + digest(group)
 
 
 def journal_prefix(group: str) -> bytes:
@@ -41,6 +44,11 @@ def snapshot_key(group: str, slot: int) -> bytes:
 def epoch_token(epoch: int) -> bytes:
     """What a grant under that epoch is checked by."""
     return epoch.to_bytes(8, "big")
+
+
+def epoch_of(token: bytes) -> int:
+    """The epoch that such a token stands for."""
+    return int.from_bytes(token, "big")
 
 
 def epoch_key(group: str, stream_id: int, shard: int) -> bytes:
@@ -70,6 +78,11 @@ def story_prefix(group: str, stream_id: int, shard: int) -> bytes:
 
 def story_key(group: str, stream_id: int, shard: int, slot: int) -> bytes:
     return story_prefix(group, stream_id, shard) + slot.to_bytes(2, "big")
+
+
+def of_log(identity: str) -> bytes:
+    """What the keys of a log's groups begin with in the store of another place."""
+    return b"l" + digest(identity)
 
 
 def producer_prefix(stream_id: int) -> bytes:

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, Protocol
 from headrace.core import store_keys
 from headrace.core.errors import BadSetting, Fenced, SequenceForgotten
 from headrace.core.groups.checkpoint import Checkpoint
-from headrace.core.model import Slice, StreamInfo
-from headrace.core.ports import ABSENT, NOTHING_BEFORE, Grant, Place, Producer, Versioned
+from headrace.core.model import StreamInfo
+from headrace.core.ports import ABSENT, NOTHING_BEFORE, Commit, Place, Producer, Versioned
 from headrace.core.records.limits import check_commit_bytes
 
 PRODUCER_SEQS_REMEMBERED = 64
@@ -85,20 +85,14 @@ def check_puts(checks: Mapping[bytes, int], puts: Mapping[bytes, bytes | None]) 
         _check_value(value)
 
 
-def commit(
-    tx: Transaction,
-    grant: Grant,
-    done: Slice,
-    outputs: Sequence[Part],
-    dead_letters: Sequence[Part],
-    state: Mapping[bytes, bytes | None],
-    attempts: bytes | None,
-    story: bytes,
-) -> list[Place]:
+def commit(tx: Transaction, commit: Commit, parts: Sequence[Part]) -> list[Place]:
+    """Store a commit; ``parts`` are its outputs and then its dead letters, in order."""
+    state, attempts, story = commit.state, commit.attempts, commit.story
     values = (*state, *state.values(), attempts, story)
     for value in values:
         _check_value(value)
     check_commit_bytes(sum(len(value or b"") for value in values))
+    grant, done = commit.grant, commit.done
     group, stream_id, shard = grant.group, grant.stream.id, grant.shard
     epoch = tx.get(store_keys.epoch_key(group, stream_id, shard))
     checkpoint_key = store_keys.checkpoint_key(group, stream_id, shard)
@@ -108,7 +102,6 @@ def commit(
     # A slice behind the checkpoint was committed already: by a zombie, or by ourselves unheard.
     if epoch is None or epoch.value != grant.token or after is None:
         raise Fenced(group, done.stream, shard)
-    parts = [*outputs, *dead_letters]
     places = _places(tx, parts)
     _add(tx, parts, places)
     tx.put(checkpoint_key, after.encoded())
@@ -125,7 +118,7 @@ def commit(
         slot = before.commits % STORIES_KEPT
         row = len(parts).to_bytes(4, "big") + told + story
         tx.put(store_keys.story_key(group, stream_id, shard, slot), row)
-    return places[: len(outputs)]
+    return places[: len(commit.outputs)]
 
 
 def state_entry(row: bytes) -> tuple[bytes, bytes]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 
-from headrace.core import store_keys
 from headrace.core.computations.attempts import Attempts
 from headrace.core.errors import (
     BadSetting,
@@ -23,9 +22,10 @@ from headrace.core.groups.events import Delete, Denied, ForceCheckpoint, Swept
 from headrace.core.groups.group import Group
 from headrace.core.groups.group_bytes import decoded, title
 from headrace.core.groups.journal import Entry
+from headrace.core.lazy import lazy
 from headrace.core.model import Record, RecordId, ShardId, StreamInfo
 from headrace.core.names import checked_name
-from headrace.core.ports import Backend, Sign
+from headrace.core.ports import Backend, GroupStore, Sign
 from headrace.core.quantities import instant_ms
 from headrace.core.records.batch import COMMIT_BYTES_MAX
 from headrace.core.records.limits import check_shard
@@ -34,6 +34,7 @@ from headrace.groups.in_use import GroupUse
 from headrace.groups.kept_progress import GroupProgress, does_not_read, kept_progress
 from headrace.groups.positions import Position, Seek, SeekTo, check_is_next, seek_of
 from headrace.groups.stopped import TRIES_MAX, StoppedShards
+from headrace.groups.stored import checkpoint_of, group_values, journal_rows, snapshot_rows
 from headrace.process.clock import now_ms as wall_ms
 
 GAP_MAX = 16
@@ -50,22 +51,41 @@ class Groups:
         *,
         now_ms: Callable[[], int] = wall_ms,
     ) -> None:
+        self._records = backend.log
+        self._kept_groups = backend.kept_groups
         self._backend = backend
+        self._allocators = tuple(allocators)
         self._now_ms = now_ms
-        self._coordinator = Coordinator(backend, allocators, now_ms=now_ms)
-        self._occupants = GroupUse(lambda: backend.liveness, self._coordinator)
-        self._troubles = StoppedShards(backend, self._coordinator)
+
+    @lazy
+    def _store(self) -> GroupStore:
+        """Where groups of ours live; `Unsupported` with the reason where they cannot."""
+        if self._backend.store is None:
+            raise self._backend.capabilities.refusal("store")
+        return self._backend.store
+
+    @lazy
+    def _coordinator(self) -> Coordinator:
+        return Coordinator(self._store, self._allocators, now_ms=self._now_ms)
+
+    @lazy
+    def _use(self) -> GroupUse:
+        return GroupUse(self._store.liveness, self._coordinator)
+
+    @lazy
+    def _stopped(self) -> StoppedShards:
+        return StoppedShards(self._store, self._coordinator)
 
     # What there is
 
     def names(self) -> list[str]:
         """All groups, sorted by name."""
-        titles = (title(value) for value in self._stored())
+        titles = (title(value) for value in group_values(self._store))
         return sorted(name for name, exists in titles if exists)
 
     def every(self) -> Iterator[Group]:
         """All groups, one at a time, in no order."""
-        for value in self._stored():
+        for value in group_values(self._store):
             if title(value)[1]:
                 yield decoded(value, self._coordinator.allocator)
 
@@ -82,17 +102,11 @@ class Groups:
 
     def signs(self, group: Group) -> dict[str, Sign | None]:
         """The last sign of life of each member."""
-        sign = self._backend.liveness.sign
+        sign = self._store.liveness.sign
         return {
             name: sign(group.name, name, member.incarnation)
             for name, member in group.members.items()
         }
-
-    def _stored(self) -> Iterator[bytes]:
-        # In parts: all groups at once might be more than fits in memory.
-        for first in range(256):
-            for _, found in self._backend.scan(b"g" + bytes([first])):
-                yield found.value
 
     # How far they have come
 
@@ -101,9 +115,8 @@ class Groups:
     ) -> Iterator[GroupProgress]:
         """How far each group has come, or one, in all its streams or in one; also where the backend
         itself keeps the groups."""
-        kept = self._backend.kept_groups
-        if kept is not None:
-            yield from kept_progress(self._backend, kept, name, stream)
+        if self._kept_groups is not None:
+            yield from kept_progress(self._records, self._kept_groups, name, stream)
             return
         for group in self.every() if name is None else [self.load(name)]:
             if name is not None or stream is None or stream in group.streams:
@@ -116,7 +129,7 @@ class Groups:
         for info in self._infos(group, stream):
             for shard in info.shards:
                 checkpoint = self._checkpoint(group.name, info.id, shard.index)
-                bounds = self._backend.bounds(info, shard.index)
+                bounds = self._records.bounds(info, shard.index)
                 position = Position(info, shard.index, checkpoint, bounds)
                 found[ShardId(info.name, shard.index)] = position
         return found
@@ -124,26 +137,28 @@ class Groups:
     def attempts(self, group: Group, stream: str | None = None) -> dict[ShardId, Attempts]:
         """What is known of the attempts at the next records, where anything is stored; for the same
         shards as `positions`."""
-        return self._troubles.attempts(group, self._infos(group, stream))
+        return self._stopped.attempts(group, self._infos(group, stream))
 
     def unread(self, positions: Mapping[ShardId, Position]) -> dict[ShardId, Record]:
         """The oldest record that is still to be read, where there is one that can be."""
         ahead = {s: (p.next, p.bounds.end) for s, p in positions.items() if p.lag}
-        return {shard: records[0] for shard, records in self._records(ahead, positions, 1).items()}
+        return {
+            shard: records[0] for shard, records in self._read_ranges(ahead, positions, 1).items()
+        }
 
     def last_read(self, positions: Mapping[ShardId, Position]) -> dict[ShardId, Record]:
         """The record just before the checkpoint, where there is lag and it is still kept."""
-        dense = "dense_offsets" not in self._backend.capabilities.missing
+        dense = "dense_offsets" not in self._records.capabilities.missing
         far = 1 if dense else GAP_MAX
         before = {
             shard: (max(position.checkpoint - far, position.bounds.start), position.checkpoint)
             for shard, position in positions.items()
             if position.lag and position.checkpoint and position.checkpoint > position.bounds.start
         }
-        found = self._records(before, positions, far)
+        found = self._read_ranges(before, positions, far)
         return {shard: records[-1] for shard, records in found.items()}
 
-    def _records(
+    def _read_ranges(
         self,
         ranges: Mapping[ShardId, tuple[int, int]],
         positions: Mapping[ShardId, Position],
@@ -154,7 +169,7 @@ class Groups:
         for shard, (start, end) in ranges.items():
             info = positions[shard].stream
             try:
-                reading = self._backend.read(
+                reading = self._records.read(
                     info,
                     shard.index,
                     start,
@@ -170,8 +185,8 @@ class Groups:
         return found
 
     def _checkpoint(self, name: str, stream_id: int, shard: int) -> int | None:
-        stored = self._backend.get(store_keys.checkpoint_key(name, stream_id, shard))
-        return None if stored is None else Checkpoint.decoded(stored.value).next
+        stored = checkpoint_of(self._store, name, stream_id, shard)
+        return None if stored is None else stored.next
 
     def _infos(self, group: Group, stream: str | None) -> list[StreamInfo]:
         if stream is not None and stream not in group.streams:
@@ -179,7 +194,7 @@ class Groups:
         infos = []
         for name in sorted(group.streams) if stream is None else [stream]:
             try:
-                info = self._backend.stream(name)
+                info = self._records.stream(name)
             except UnknownStream:
                 continue
             if info.id == group.streams[name]:
@@ -190,8 +205,7 @@ class Groups:
 
     def history(self, name: str) -> list[Entry]:
         """What the journal tells of a group, also of a deleted one; `UnknownGroup` if nothing."""
-        prefix = store_keys.journal_prefix(checked_name(name))
-        rows = [found.value for _, found in self._backend.scan(prefix)]
+        rows = journal_rows(self._store, checked_name(name))
         entries = [journal.decoded(row, self._coordinator.allocator) for row in rows]
         if not entries:
             self.load(name)
@@ -203,7 +217,7 @@ class Groups:
         """The entries with the group before and after each, from the earliest group that is kept
         whole, as far as they can be told here."""
         allocator = self._coordinator.allocator
-        rows = [found.value for _, found in self._backend.scan(store_keys.snapshot_prefix(name))]
+        rows = snapshot_rows(self._store, name)
         begin = journal.whole(name, [decoded(row, allocator) for row in rows], list(entries))
         return iter(()) if begin is None else journal.replayed(begin, entries, allocator)
 
@@ -278,13 +292,13 @@ class Groups:
         if shard is not None:
             for info in self._infos(group, shard.stream):
                 check_shard(info, shard.index)
-        return self._troubles.resume(group, shard)
+        return self._stopped.resume(group, shard)
 
     def move(self, name: str, plan: Collection[Seek], force: bool = False) -> list[Seek]:
         """Carry out a plan, shard by shard; what was moved."""
-        self._occupants.evict_dead(name)
+        self._use.evict_dead(name)
         if not plan or not all(seek.resumes for seek in plan):
-            self._occupants.check_unused(name, force)
+            self._use.check_unused(name, force)
         moved = []
         for seek in plan:
             # Who works ahead of a checkpoint that stays is fenced too, if it is forced.
@@ -292,18 +306,16 @@ class Groups:
                 self._force(name, seek, force)
                 moved.append(seek)
             if seek.resumes:
-                self._troubles.go_on(self.load(name), seek.shard)
+                self._stopped.go_on(self.load(name), seek.shard)
         return moved
 
     def delete(self, name: str, force: bool = False) -> None:
         """Delete a group with its checkpoints and state, for good; its journal stays.
         `GroupInUse` as in `seek`."""
-        self._occupants.evict_dead(name)
-        self._occupants.check_unused(name, force)
+        self._use.evict_dead(name)
+        self._use.check_unused(name, force)
         born = self.load(name).born
-        reply = self._coordinator.apply(
-            name, Delete(born), self._occupants.still_unused(name, force)
-        )
+        reply = self._coordinator.apply(name, Delete(born), self._use.still_unused(name, force))
         if isinstance(reply, Denied):
             raise Contended(name, 1)
         # Any event lets the coordinator sweep what the group left; this one says nothing new.
@@ -325,10 +337,10 @@ class Groups:
                 at_ms = max(self._now_ms() - ago_ms, 0)
             case _:
                 return Checkpoint().moved(shard, where, position.bounds).next
-        return self._backend.offset_at(position.stream, position.shard, at_ms)
+        return self._records.offset_at(position.stream, position.shard, at_ms)
 
     def _force(self, name: str, seek: Seek, force: bool) -> None:
-        unused = self._occupants.still_unused(name, force)
+        unused = self._use.still_unused(name, force)
         for _ in range(TRIES_MAX):
             group = self.load(name)
             standing = group.shards.get(seek.shard)

@@ -91,6 +91,10 @@ class Coordinator:
         known, _ = self._loaded.get(name, (None, None))
         return self.read(name, self._got(Get(store_keys.group_key(checked_name(name)), known)))
 
+    def version(self, name: str) -> int:
+        """The version of the group's stored value: it differs after every change."""
+        return self._store.version(store_keys.group_key(name))
+
     def asking(
         self, name: str, event: Event, still: Callable[[], bool] | None = None
     ) -> Generator[Wish, Any, Reply]:

@@ -14,14 +14,14 @@ class FixedShards:
 
     def __init__(self, grants: Sequence[Grant]) -> None:
         self.lease = Lease(inf)
-        self._turns: list[GrantNews] = [Begin(grant, None) for grant in grants]
+        self._news: list[GrantNews] = [Begin(grant, None) for grant in grants]
 
     def join(self) -> None:
         pass
 
     def changes(self) -> list[GrantNews]:
-        turns, self._turns = self._turns, []
-        return turns
+        news, self._news = self._news, []
+        return news
 
     def release(self, grants: Sequence[Grant]) -> None:
         pass
@@ -30,7 +30,7 @@ class FixedShards:
         raise BadSetting("there is nothing to commit to without a group: give one, group=…")
 
     def move(self, grant: Grant, to: int) -> None:
-        self._turns.append(Begin(grant, to))
+        self._news.append(Begin(grant, to))
 
     def fence(self, grant: Grant) -> None:
         raise BadSetting("there is nobody to fence without a group: give one, group=…")

@@ -38,7 +38,7 @@ class SignsOfLife:
         self._stopped = threading.Event()
         lease.until_s = seat.lease_s
         self._thread = threading.Thread(
-            target=self._run, name=f"headrace-pulse-{seat.member}", daemon=True
+            target=self._run, name=f"headrace-signs-{seat.member}", daemon=True
         )
         self._thread.start()
 

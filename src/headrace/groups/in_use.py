@@ -14,7 +14,7 @@ from headrace.groups.coordinator import Coordinator
 class GroupUse:
     """Of the groups of one hub."""
 
-    def __init__(self, liveness: Callable[[], Liveness], coordinator: Coordinator) -> None:
+    def __init__(self, liveness: Liveness, coordinator: Coordinator) -> None:
         self._liveness = liveness
         self._coordinator = coordinator
 
@@ -25,7 +25,7 @@ class GroupUse:
                 still = partial(self._is_dead, name, *who)
                 self._coordinator.apply(name, Evict(*who, "dead"), still)
                 if member not in self._coordinator.load(name).members:
-                    self._liveness().leave(name, *who)
+                    self._liveness.leave(name, *who)
 
     def check_unused(self, name: str, force: bool) -> None:
         """`GroupInUse` while there are members, unless it is forced."""
@@ -44,5 +44,5 @@ class GroupUse:
 
     def _is_dead(self, name: str, member: str, incarnation: int) -> bool:
         """For sure: who never gave a sign may still be on its way."""
-        sign = self._liveness().sign(name, member, incarnation)
+        sign = self._liveness.sign(name, member, incarnation)
         return sign is not None and not sign.alive

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from headrace.core.errors import BadSetting
 from headrace.core.model import ShardId
-from headrace.core.ports import KeptGroups, Records
+from headrace.core.ports import KeptGroups, Log
 from headrace.groups.positions import Position
 
 
@@ -19,7 +19,7 @@ class GroupProgress(NamedTuple):
 
 
 def kept_progress(
-    records: Records, kept: KeptGroups, name: str | None, stream: str | None
+    records: Log, kept: KeptGroups, name: str | None, stream: str | None
 ) -> Iterator[GroupProgress]:
     """Of each group that has committed in a stream, or of one, in all shards of these streams."""
     for group, checkpoints in sorted(kept.checkpoints(name).items()):

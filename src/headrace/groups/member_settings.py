@@ -1,4 +1,4 @@
-"""What a member says when it joins a group: names, session, allocator; all of it checked."""
+"""What a member says of itself, checked: its name, its session and its heartbeat."""
 
 from __future__ import annotations
 
@@ -6,27 +6,12 @@ import logging
 import os
 import secrets
 import socket
-from dataclasses import dataclass
 
 from headrace.core.errors import BadSetting
-from headrace.core.groups.allocators import Allocator
 from headrace.core.quantities import Duration, seconds
 from headrace.core.session import HEARTBEAT_S_MIN, SESSION_S_MIN, check_heartbeat
 
 log = logging.getLogger("headrace")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberSettings:
-    group: str
-    name: str
-    allocator: Allocator
-    session_s: float
-    heartbeat_s: float
-    capacity: float = 1.0
-    order: bool = False
-    create: bool = True
-    """Make the group if there is none."""
 
 
 def default_name() -> str:

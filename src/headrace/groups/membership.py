@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import inf
 
-from headrace.core import store_keys
 from headrace.core.errors import (
     BadSetting,
     Contended,
@@ -40,15 +39,27 @@ from headrace.core.groups.events import (
     Stop,
 )
 from headrace.core.groups.group import Group
+from headrace.core.groups.member_settings import MemberSettings
 from headrace.core.groups.seat import Seat, SeatChange
+from headrace.core.groups.subscription import Subscription
 from headrace.core.model import ShardId, StreamInfo
-from headrace.core.ports import Backend, Begin, Commit, End, Grant, GrantNews, Lease, Lost
-from headrace.groups.commit_outcome import checkpoint_of, committed_each
+from headrace.core.ports import (
+    Begin,
+    Commit,
+    End,
+    Grant,
+    GrantNews,
+    GroupStore,
+    Lease,
+    Log,
+    Lost,
+)
+from headrace.groups.commit_outcome import committed_each
 from headrace.groups.coordinator import Coordinator
 from headrace.groups.heartbeat import SignsOfLife
-from headrace.groups.member_settings import MemberSettings
 from headrace.groups.observer import Observer
-from headrace.groups.subscription import Subscription, facts_of
+from headrace.groups.stored import checkpoint_of, epoch_of, granted
+from headrace.groups.subscription import facts_of, found_streams
 
 log = logging.getLogger("headrace")
 
@@ -66,7 +77,8 @@ class GroupMembership:
 
     def __init__(
         self,
-        backend: Backend,
+        records: Log,
+        store: GroupStore,
         subscription: Subscription,
         settings: MemberSettings,
         *,
@@ -74,22 +86,22 @@ class GroupMembership:
         dice: Callable[[], float] = random.random,
     ) -> None:
         self.lease = Lease(-inf)
-        self._backend = backend
-        self._liveness = backend.liveness
+        self._records = records
+        self._store = store
+        self._liveness = store.liveness
         self._subscription = subscription
         self._settings = settings
         self._group = settings.group
-        self._key = store_keys.group_key(settings.group)
-        self._coordinator = Coordinator(backend, [settings.allocator])
+        self._coordinator = Coordinator(store, [settings.allocator])
         self._clock = clock
         self._dice = dice
         self._seat: Seat | None = None
-        self._pulse: SignsOfLife | None = None
-        self._lookout: Observer | None = None
+        self._signs: SignsOfLife | None = None
+        self._observer: Observer | None = None
         self._grants: dict[ShardId, tuple[int, Grant]] = {}
         """What work was told to begin on, with its epoch, and not yet heard to have ended."""
         self._infos: dict[str, StreamInfo] = {}
-        self._turns: list[GrantNews] = []
+        self._news: list[GrantNews] = []
         self._mine: deque[int] = deque(maxlen=INCARNATIONS_KEPT)
         """Its incarnations, those of whose joining it never heard too."""
         self._last: int | None = None
@@ -113,10 +125,10 @@ class GroupMembership:
             self._give_up("no sign of life was given in time")
         else:
             self._heartbeat(self._seat, now_s)
-            if self._lookout is not None:
-                self._lookout.look(now_s)
-        turns, self._turns = self._turns, []
-        return turns
+            if self._observer is not None:
+                self._observer.look(now_s)
+        news, self._news = self._news, []
+        return news
 
     def release(self, grants: Sequence[Grant]) -> None:
         seat = self._seat
@@ -138,12 +150,12 @@ class GroupMembership:
             self.tried(Release(seat.member, seat.incarnation, freed))
 
     def commit(self, commits: Sequence[Commit]) -> list[HeadraceError | None]:
-        return committed_each(self._backend, commits)
+        return committed_each(self._store, commits)
 
     def move(self, grant: Grant, to: int) -> None:
         shard, epoch = _named(grant)
         found = grant.stream.shards[shard.index]
-        end = self._backend.bounds(grant.stream, shard.index).end
+        end = self._records.bounds(grant.stream, shard.index).end
         finished = not found.open and to == end
         event = ForceCheckpoint(shard, epoch, to, finished, found.parents)
         reply = self._coordinator.apply(self._group, event)
@@ -162,7 +174,7 @@ class GroupMembership:
     def finished(self, grant: Grant) -> None:
         shard, epoch = _named(grant)
         group = self._coordinator.load(self._group)
-        facts = facts_of(self._backend, self._backend.stream(shard.stream), group)
+        facts = facts_of(self._records, self._store, self._records.stream(shard.stream), group)
         told = [
             fact._replace(finished_at=epoch) if fact.index == shard.index else fact
             for fact in facts.shards
@@ -188,8 +200,10 @@ class GroupMembership:
             raise Contended(self._group, JOINS_MAX)
         self._seat = seat
         heartbeat_s = self._settings.heartbeat_s
-        self._lookout = Observer(self._backend, self._subscription, self, seat, heartbeat_s)
-        self._pulse = SignsOfLife(
+        self._observer = Observer(
+            self._records, self._store, self._subscription, self, seat, heartbeat_s
+        )
+        self._signs = SignsOfLife(
             self._liveness, self._group, seat, self.lease, heartbeat_s, self._clock
         )
         log.info("group=%s member=%s: joined, %d shards", self._group, seat.member, len(seat.held))
@@ -205,7 +219,7 @@ class GroupMembership:
         number = (group.version + 1) << _RANDOM_BITS
         incarnation = number | int(self._dice() * (1 << _RANDOM_BITS))
         self._mine.append(incarnation)
-        found = self._subscription.found(self._backend)
+        found = found_streams(self._subscription, self._records)
         signed_s = self._clock()
         self._liveness.beat(self._group, settings.name, incarnation, 0)
 
@@ -265,14 +279,14 @@ class GroupMembership:
         seat.over = True
         self.lease.until_s = -inf
         self._stand_up(seat)
-        self._turns += [Lost(grant) for _, grant in self._grants.values()]
+        self._news += [Lost(grant) for _, grant in self._grants.values()]
         self._grants.clear()
 
     def _stand_up(self, seat: Seat) -> None:
-        self._lookout = None
-        if self._pulse is not None:
-            self._pulse.stop()
-            self._pulse = None
+        self._observer = None
+        if self._signs is not None:
+            self._signs.stop()
+            self._signs = None
         self._liveness.leave(self._group, seat.member, seat.incarnation)
 
     def _come_back(self, now_s: float) -> None:
@@ -291,14 +305,14 @@ class GroupMembership:
 
     def _heartbeat(self, seat: Seat, now_s: float) -> None:
         """When it is time, or when something in the group has changed."""
-        version = self._backend.version(self._key)
+        version = self._coordinator.version(self._group)
         if version == self._version and now_s < self._heartbeat_at_s:
             return
         self._version = version
         jitter = 0.9 + 0.2 * self._dice()
-        assert self._pulse is not None
-        self._heartbeat_at_s = now_s + self._pulse.heartbeat_s * jitter
-        self._pulse.sign()  # so that a shorter session, should it hear of one, begins now
+        assert self._signs is not None
+        self._heartbeat_at_s = now_s + self._signs.heartbeat_s * jitter
+        self._signs.sign()  # so that a shorter session, should it hear of one, begins now
         heartbeat = seat.heartbeat()
         assert heartbeat is not None, "one heartbeat at a time"
         reply = self.tried(heartbeat)
@@ -337,7 +351,7 @@ class GroupMembership:
             return
         epoch, grant = self._grants.get(change.shard, (0, None))
         if grant is not None and epoch == change.epoch:
-            self._turns.append(End(grant))
+            self._news.append(End(grant))
         else:
             seat.let_go(change.shard, change.epoch)  # it never began
 
@@ -345,22 +359,22 @@ class GroupMembership:
         info = self._info(shard, seat.streams.get(shard.stream))
         if info is None:
             return  # gone, or another one by now: the group will hear of it
-        grant = Grant(self._group, info, shard.index, store_keys.epoch_token(epoch))
-        checkpoint = checkpoint_of(self._backend, self._group, info, shard.index)
+        grant = granted(self._group, info, shard.index, epoch)
+        checkpoint = checkpoint_of(self._store, self._group, info.id, shard.index)
         self._grants[shard] = epoch, grant
-        self._turns.append(Begin(grant, None if checkpoint is None else checkpoint.next))
+        self._news.append(Begin(grant, None if checkpoint is None else checkpoint.next))
 
     def _info(self, shard: ShardId, stream_id: int | None) -> StreamInfo | None:
         """The stream as it was known to have that id and that shard, asked for once."""
         info = self._infos.get(shard.stream)
         if info is None or info.id != stream_id or shard.index >= len(info.shards):
             try:
-                info = self._infos[shard.stream] = self._backend.stream(shard.stream)
+                info = self._infos[shard.stream] = self._records.stream(shard.stream)
             except UnknownStream:
                 return None
         return info if info.id == stream_id and shard.index < len(info.shards) else None
 
-    # For the lookout
+    # For the observer
 
     def load(self) -> Group:
         return self._coordinator.load(self._group)
@@ -370,7 +384,7 @@ class GroupMembership:
         return Join(
             settings.name,
             incarnation,
-            tuple(facts_of(self._backend, info, group) for info in infos),
+            tuple(facts_of(self._records, self._store, info, group) for info in infos),
             settings.allocator,
             capacity=settings.capacity,
             order=settings.order,
@@ -387,7 +401,7 @@ class GroupMembership:
 
 
 def _named(grant: Grant) -> tuple[ShardId, int]:
-    return ShardId(grant.stream.name, grant.shard), int.from_bytes(grant.token, "big")
+    return ShardId(grant.stream.name, grant.shard), epoch_of(grant)
 
 
 def _refusal(reply: Reply) -> HeadraceError:

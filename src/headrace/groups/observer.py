@@ -12,9 +12,10 @@ from headrace.core.groups.events import Event, Evict, Join, Reply, ShardsChanged
 from headrace.core.groups.group import Group
 from headrace.core.groups.seat import Seat
 from headrace.core.groups.silence import SilenceWatch, Watched
+from headrace.core.groups.subscription import Subscription
 from headrace.core.model import ShardId, StreamInfo
-from headrace.core.ports import Backend
-from headrace.groups.subscription import Subscription, facts_of, gone
+from headrace.core.ports import GroupStore, Log
+from headrace.groups.subscription import current_streams, facts_of, facts_of_deleted
 
 log = logging.getLogger("headrace")
 
@@ -25,8 +26,8 @@ NEIGHBOURS = 3
 """At so many it looks that often: in a large group not everybody at everybody."""
 
 
-class Home(Protocol):
-    """The membership it looks out for."""
+class ObservingMember(Protocol):
+    """The membership that an observer belongs to."""
 
     def load(self) -> Group: ...
     def tried(self, event: Event, still: Callable[[], bool] | None = None) -> Reply | None: ...
@@ -38,18 +39,20 @@ class Observer:
 
     def __init__(
         self,
-        backend: Backend,
+        records: Log,
+        store: GroupStore,
         subscription: Subscription,
-        home: Home,
+        member: ObservingMember,
         seat: Seat,
         heartbeat_s: float,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._backend = backend
-        self._liveness = backend.liveness
+        self._records = records
+        self._store = store
+        self._liveness = store.liveness
         self._subscription = subscription
-        self._home = home
+        self._member = member
         self._seat = seat
         self._clock = clock
         self._watch = SilenceWatch(gap_s_max=seat.timeout_s / 2)
@@ -62,7 +65,7 @@ class Observer:
         if now_s < self._neighbours_at_s:
             return
         self._neighbours_at_s = now_s + LOOK_S
-        group = self._home.load()
+        group = self._member.load()
         if not group.exists:
             return
         if now_s < self._all_at_s:
@@ -104,9 +107,9 @@ class Observer:
         def still() -> bool:
             return self._watch.still_gone(evict, self._liveness.sign(group, *who))
 
-        if self._home.tried(evict, still) is None:
+        if self._member.tried(evict, still) is None:
             return
-        member = self._home.load().members.get(evict.member)
+        member = self._member.load().members.get(evict.member)
         if member is None or member.incarnation != evict.incarnation:
             log.warning(
                 "group=%s: member %s is %s, its shards go to others",
@@ -120,19 +123,19 @@ class Observer:
         member = group.members.get(self._seat.member)
         if member is None:
             return
-        current = self._subscription.current(self._backend)
+        current = current_streams(self._subscription, self._records)
         for stream in member.streams - current.keys():
             self._is_gone(stream, group)
         new = [info for name, info in current.items() if name not in member.streams]
         if new:
-            self._home.tried(self._home.joining(self._seat.incarnation, new, group))
+            self._member.tried(self._member.joining(self._seat.incarnation, new, group))
         for name, info in current.items():
             if name in member.streams and _differs(info, group):
-                self._home.tried(ShardsChanged(facts_of(self._backend, info, group)))
+                self._member.tried(ShardsChanged(facts_of(self._records, self._store, info, group)))
 
     def _is_gone(self, stream: str, group: Group) -> None:
         if stream in group.streams:
-            self._home.tried(ShardsChanged(gone(stream, group)))
+            self._member.tried(ShardsChanged(facts_of_deleted(stream, group)))
         if stream in self._subscription.names:
             raise UnknownStream(stream)
 

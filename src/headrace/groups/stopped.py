@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from headrace.core import store_keys
 from headrace.core.computations.attempts import Attempts
 from headrace.core.errors import BadSetting, Contended
 from headrace.core.groups.events import Denied, Fence, Resume
 from headrace.core.groups.group import Group
 from headrace.core.model import ShardId, StreamInfo
-from headrace.core.ports import ABSENT, Backend, Versioned
+from headrace.core.ports import Store, Versioned
 from headrace.groups.coordinator import Coordinator
+from headrace.groups.stored import attempts_of, reset_attempts
 
 TRIES_MAX = 8
 
@@ -24,8 +24,8 @@ TRIES_MAX = 8
 class StoppedShards:
     """Of the groups of one hub."""
 
-    def __init__(self, backend: Backend, coordinator: Coordinator) -> None:
-        self._backend = backend
+    def __init__(self, store: Store, coordinator: Coordinator) -> None:
+        self._store = store
         self._coordinator = coordinator
 
     def attempts(self, group: Group, streams: Iterable[StreamInfo]) -> dict[ShardId, Attempts]:
@@ -33,8 +33,7 @@ class StoppedShards:
         found = {}
         for info in streams:
             for shard in info.shards:
-                key = store_keys.attempts_key(group.name, info.id, shard.index)
-                stored = self._backend.get(key)
+                stored = attempts_of(self._store, group.name, info.id, shard.index)
                 if stored is not None:
                     found[ShardId(info.name, shard.index)] = Attempts.decoded(stored.value)
         return found
@@ -64,7 +63,7 @@ class StoppedShards:
             return
         for _ in range(TRIES_MAX):
             # Looked at before the group: what is written after it was seen stopped is noticed.
-            stored = self._backend.get(store_keys.attempts_key(name, stream_id, shard.index))
+            stored = attempts_of(self._store, name, stream_id, shard.index)
             now = self._coordinator.load(name)
             standing = now.shards.get(shard)
             if standing is None or not standing.stopped or now.streams[shard.stream] != stream_id:
@@ -87,13 +86,9 @@ class StoppedShards:
         """Whether nobody has begun to work there meanwhile; then nothing counts any more."""
         if stored is None:
             return True
-        key = store_keys.attempts_key(name, stream_id, shard)
-        epoch_key = store_keys.epoch_key(name, stream_id, shard)
-        token = self._backend.get(epoch_key)
-        if token is not None and token.value != store_keys.epoch_token(epoch):
-            return False
-        checks = {key: stored.version, epoch_key: ABSENT if token is None else token.version}
         fresh = Attempts.decoded(stored.value)._replace(
             failed=0, deaths=0, working=False, named=False, stopped=False
         )
-        return self._backend.transact(checks, {key: fresh.encoded()})
+        return reset_attempts(
+            self._store, name, stream_id, shard, epoch, fresh.encoded(), stored.version
+        )

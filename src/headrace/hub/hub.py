@@ -11,13 +11,15 @@ from typing import Any
 from headrace.codec.registry import find_codec
 from headrace.consumers.consumer import Consumer, GrantCallback
 from headrace.consumers.settings import made_consumer
+from headrace.core.capabilities import Capabilities
 from headrace.core.errors import BadSetting, StreamExists
 from headrace.core.groups.allocators import Allocator
 from headrace.core.model import ROUTINGS, SHARDS_MAX, StreamInfo
 from headrace.core.names import checked_name
-from headrace.core.ports import Backend, Capabilities, StreamSpec
+from headrace.core.ports import Backend, GroupHome, Log, StreamSpec
 from headrace.core.quantities import Duration, Size, seconds, size_bytes
 from headrace.groups.admin import Groups
+from headrace.groups.home import home_of
 from headrace.process.clock import now_ms
 from headrace.streams.start import Start
 from headrace.streams.stream import Stream
@@ -32,6 +34,7 @@ class Hub:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
+        self._records = backend.log
         self._consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
         self._closed = False
 
@@ -42,8 +45,18 @@ class Hub:
 
     @property
     def backend(self) -> Backend:
-        """What it stands on."""
+        """What the hub stands on: the log of its records, and where its groups live."""
         return self._backend
+
+    @property
+    def log(self) -> Log:
+        """Where the records of the hub live."""
+        return self._records
+
+    @property
+    def home(self) -> GroupHome:
+        """Where the groups of the hub live; `Unsupported` with the reason if it has none."""
+        return home_of(self._backend)
 
     @property
     def groups(self) -> Groups:
@@ -80,26 +93,26 @@ class Hub:
             created_ms=now_ms(),
         )
         try:
-            info = self._backend.create_stream(spec)
+            info = self._records.create_stream(spec)
         except StreamExists:
             if not exist_ok:
                 raise
-            info = self._backend.stream(name)
+            info = self._records.stream(name)
             _check_same(info, spec)
-        return Stream(self._backend, info, found)
+        return Stream(self._records, info, found)
 
     def stream(self, name: str) -> Stream:
         """The stream of that name, or `UnknownStream`."""
-        info = self._backend.stream(checked_name(name))
-        return Stream(self._backend, info, find_codec(info.codec))
+        info = self._records.stream(checked_name(name))
+        return Stream(self._records, info, find_codec(info.codec))
 
     def streams(self) -> list[StreamInfo]:
         """What streams there are, sorted by name."""
-        return self._backend.streams()
+        return self._records.streams()
 
     def delete_stream(self, name: str) -> None:
         """Delete a stream with all its records, for good."""
-        self._backend.delete_stream(checked_name(name))
+        self._records.delete_stream(checked_name(name))
 
     def consumer(
         self,
@@ -170,7 +183,7 @@ class Hub:
 
     def describe(self) -> dict[str, Any]:
         """Facts for people and for `headrace doctor`."""
-        return self._backend.describe()
+        return self._records.describe()
 
     def close(self) -> None:
         """Let go of everything; once is enough, twice does no harm."""
@@ -192,7 +205,7 @@ class Hub:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<Hub {self._backend.capabilities.backend}>"
+        return f"<Hub {self.capabilities.backend}>"
 
 
 def _positive(retention: Duration | None) -> float | None:

@@ -25,7 +25,7 @@ from headrace.core.errors import (
 )
 from headrace.core.model import StreamInfo
 from headrace.core.names import checked_name
-from headrace.core.ports import Backend, Copying, ReadResult, StreamSpec
+from headrace.core.ports import Copying, Log, ReadResult, StreamSpec
 from headrace.core.records.batch import COMMIT_BYTES_MAX, Batch
 from headrace.hub.hub import Hub
 from headrace.process.clock import now_ms
@@ -103,12 +103,12 @@ def mirror(
     >>> mirror(here, there, "shop/orders").records
     0
     """
-    backend = target.backend
-    backend.capabilities.require("copying")
-    stream = source.backend.stream(checked_name(name))
-    into = _made(backend, stream, checked_name(name if as_name is None else as_name))
-    identity = source.backend.identity
-    if (identity, stream.id) == (backend.identity, into.id):
+    records = target.log
+    records.capabilities.require("copying")
+    stream = source.log.stream(checked_name(name))
+    into = _made(records, stream, checked_name(name if as_name is None else as_name))
+    identity = source.log.identity
+    if (identity, stream.id) == (records.identity, into.id):
         raise BadSetting(
             f"{name} would be copied onto itself: name another hub, or another stream with --as "
             "(as_name)"
@@ -117,14 +117,14 @@ def mirror(
         copies: list[tuple[ShardCopy, Copying]] = []
         for shard in range(len(stream.shards)):
             origin = f"{identity}/{stream.id}:{shard}"
-            copying = stack.enter_context(closing(backend.copying(into, shard, origin)))
-            copies.append((_begun(source.backend, stream, backend, into, copying, shard), copying))
+            copying = stack.enter_context(closing(records.copying(into, shard, origin)))
+            copies.append((_begun(source.log, stream, records, into, copying, shard), copying))
         found = Mirrored(stream.name, into.name, [copy for copy, _ in copies])
-        mirroring = _Mirroring(source.backend, stream, into, follow, skip_missing)
+        mirroring = _Mirroring(source.log, stream, into, follow, skip_missing)
         progress(found)
         while not stopped():
             try:
-                seen = source.backend.changes()
+                seen = source.log.changes()
             except Unreachable:
                 if not follow:
                     raise
@@ -137,14 +137,14 @@ def mirror(
             if not follow and found.complete:
                 break
             if not moved:
-                source.backend.wait(seen, FOLLOW_WAIT_S)
+                source.log.wait(seen, FOLLOW_WAIT_S)
         return found
 
 
 class _Mirroring:
     def __init__(
         self,
-        source: Backend,
+        source: Log,
         stream: StreamInfo,
         into: StreamInfo,
         follow: bool,
@@ -211,7 +211,7 @@ class _Mirroring:
         return ReadResult((), why.start)
 
 
-def _made(target: Backend, stream: StreamInfo, name: str) -> StreamInfo:
+def _made(target: Log, stream: StreamInfo, name: str) -> StreamInfo:
     spec = StreamSpec(
         name=name,
         shards=len(stream.shards),
@@ -239,9 +239,9 @@ def _made(target: Backend, stream: StreamInfo, name: str) -> StreamInfo:
 
 
 def _begun(
-    source: Backend,
+    source: Log,
     stream: StreamInfo,
-    target: Backend,
+    target: Log,
     into: StreamInfo,
     copying: Copying,
     shard: int,
@@ -266,7 +266,7 @@ def _went_back(place: str, at: int, end: int) -> Refused:
     )
 
 
-def _holds_records(target: Backend, into: StreamInfo, shard: int) -> bool:
+def _holds_records(target: Log, into: StreamInfo, shard: int) -> bool:
     """Offsets alone do not tell: what was aborted takes some too."""
     at, end = target.bounds(into, shard)
     while at < end:

@@ -6,7 +6,9 @@ import os
 from collections.abc import Mapping
 
 from headrace.backends.opening import open_backend
+from headrace.core.ports import Backend
 from headrace.core.quantities import Duration, Size
+from headrace.groups.elsewhere import with_groups_in
 from headrace.hub.hub import Hub
 
 
@@ -18,6 +20,7 @@ def open(
     write_timeout: Duration = "30s",
     any_filesystem: bool = False,
     settings: Mapping[str, object] | None = None,
+    groups: str | os.PathLike[str] | None = None,
 ) -> Hub:
     """Open a hub: a directory, ``kafka://host:9092``, ``memory:``, or ``memory:name`` for one that
     this process shares.
@@ -25,7 +28,9 @@ def open(
     ``create=False`` refuses a directory that holds no hub. ``map_size`` is address space, not disk:
     it grows by itself. ``write_timeout`` bounds how long a write waits for a lock that a stopped
     process holds, or for brokers that do not answer. ``settings`` are properties of the Kafka
-    client, beside those in the URL: docs/kafka.md.
+    client, beside those in the URL: docs/kafka.md. ``groups`` names another hub where the groups of
+    this one live: records here, groups there. Consumers work so; computations do not, because no
+    commit can hold outputs and checkpoint in two places.
 
     >>> import headrace
     >>> with headrace.open("memory:") as hub:
@@ -33,13 +38,32 @@ def open(
     ...     [stream.name for stream in hub.streams()]
     ['shop/orders']
     """
-    return Hub(
-        open_backend(
-            where,
-            create=create,
-            map_size=map_size,
-            write_timeout=write_timeout,
-            any_filesystem=any_filesystem,
-            settings=settings,
-        )
+    backend = open_backend(
+        where,
+        create=create,
+        map_size=map_size,
+        write_timeout=write_timeout,
+        any_filesystem=any_filesystem,
+        settings=settings,
     )
+    if groups is None:
+        return Hub(backend)
+    try:
+        return Hub(_with_groups(backend, groups, create, write_timeout))
+    except BaseException:
+        backend.close()
+        raise
+
+
+def _with_groups(
+    backend: Backend,
+    groups: str | os.PathLike[str],
+    create: bool,
+    write_timeout: Duration,
+) -> Backend:
+    other = open_backend(groups, create=create, write_timeout=write_timeout)
+    try:
+        return with_groups_in(backend, other)
+    except BaseException:
+        other.close()
+        raise

@@ -15,15 +15,16 @@ from headrace.core.computations.settings import LANES_MAX, RunSettings
 from headrace.core.computations.topology import Topology
 from headrace.core.errors import BadSetting, BadTopology, UnknownStream
 from headrace.core.groups.allocators import named
+from headrace.core.groups.member_settings import MemberSettings
+from headrace.core.groups.subscription import Subscription
 from headrace.core.ports import Membership
 from headrace.core.quantities import Duration, seconds
 from headrace.engines.engine import Engine, LaneWork
 from headrace.engines.processes import in_processes
 from headrace.engines.threads import in_threads
 from headrace.groups.admin import Groups
-from headrace.groups.member_settings import MemberSettings, default_name
-from headrace.groups.membership import GroupMembership
-from headrace.groups.subscription import Subscription
+from headrace.groups.home import home_of
+from headrace.groups.member_settings import default_name
 from headrace.hub.hub import Hub
 from headrace.hub.opening import open as open_hub
 from headrace.hub.settings_file import read_settings
@@ -273,12 +274,12 @@ def _replica(
 ) -> Replica:
     backend = hub.backend
     backend.capabilities.require("store", "commit")
+    home = home_of(backend)
     make_streams(hub, topology, settings)
     found = bound_computations(backend, topology, settings)
     own_name = default_name() if name is None else name
     memberships: dict[str, Membership] = {
-        each.name: GroupMembership(
-            backend,
+        each.name: home.membership(
             Subscription(each.inputs),
             MemberSettings(
                 group=each.name,

@@ -10,6 +10,7 @@ from confluent_kafka.admin import AdminClient
 
 from headrace.backends.kafka.backend import KafkaBackend
 from headrace.backends.kafka.client.settings import KafkaSettings
+from headrace.core.ports import Backend
 from headrace.testing.contracts.appending import AppendingContract
 from headrace.testing.contracts.backend import BackendContract, Opening
 from headrace.testing.contracts.reading import ReadingContract
@@ -24,6 +25,10 @@ def admin(broker: Broker) -> AdminClient:
     return AdminClient({"bootstrap.servers": broker.bootstrap})
 
 
+def _opened(kafka: KafkaBackend) -> Backend:
+    return Backend(kafka, kept_groups=kafka.kept_groups)
+
+
 class OnKafka:
     native = True
 
@@ -32,7 +37,7 @@ class OnKafka:
         """Each test has a hub of its own: the topics behind one prefix."""
         prefix = f"contract-{next(_numbers)}"
         settings = KafkaSettings.of(f"kafka://{broker.bootstrap}/{prefix}", {"native": self.native})
-        yield lambda: KafkaBackend(settings)
+        yield lambda: _opened(KafkaBackend(settings))
         left = [topic for topic in admin.list_topics().topics if topic.startswith(f"{prefix}.")]
         for deleted in admin.delete_topics(left).values() if left else ():
             deleted.result()

@@ -16,6 +16,7 @@ from headrace.backends.lmdb import stored_batch as batches
 from headrace.backends.lmdb import tree_pages
 from headrace.backends.lmdb.backend import LmdbBackend
 from headrace.backends.lmdb.maintenance import Maintenance
+from headrace.backends.opening import in_one_place
 from headrace.core.errors import BadBatch, Damaged, HeadraceError, Refused
 from headrace.core.model import StreamInfo
 from headrace.testing.children import dice, seed
@@ -164,7 +165,7 @@ def _read(backend: LmdbBackend) -> tuple[Records, set[tuple[str, int, int]]]:
 
 def _go_on(backend: LmdbBackend) -> None:
     """Writing and tidying touch what reading does not: lists of free pages, for one."""
-    hub = headrace.Hub(backend)
+    hub = headrace.Hub(in_one_place(backend))
     stream = hub.stream(SINGLE)
     for number in range(3):
         stream.append(b"again" * 1_000, shard=number % SHARDS)

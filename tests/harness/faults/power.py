@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import headrace
 from headrace.backends.lmdb.backend import LmdbBackend
+from headrace.backends.opening import in_one_place
 from headrace.core.errors import HeadraceError
 from headrace.testing.children import dice, seed
 from tests.harness.faults.images import Outcome, judge, run_workers, scratch
@@ -275,7 +276,7 @@ def _write() -> None:
     if mode == "unsynced":
         _never_sync()
     backend = LmdbBackend(directory, maintain=False, map_bytes=2**26)
-    hub = headrace.Hub(backend)
+    hub = headrace.Hub(in_one_place(backend))
     stream = hub.create_stream(STREAM, shards=1)
     for number in range(appends):
         _say("begin", number + 1)

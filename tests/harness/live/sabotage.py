@@ -12,7 +12,7 @@ from headrace.core import store_keys, transaction
 from headrace.core.groups.checkpoint import Checkpoint
 from headrace.core.groups.seat import Seat
 from headrace.core.model import Slice
-from headrace.core.ports import Grant, Place, Versioned
+from headrace.core.ports import Commit, Grant, Place, Versioned
 from headrace.core.transaction import Part
 
 KINDS = ("fencing", "early-ack")
@@ -53,10 +53,8 @@ def _never_fence() -> None:
     """Commits are not checked, and no member ever doubts its lease."""
     checked = transaction.commit
 
-    def commit(
-        tx: Any, grant: Grant, done: Slice, outputs: Sequence[Part], *rest: Any
-    ) -> list[Place]:
-        return checked(_Believing(tx, grant, done), grant, done, outputs, *rest)
+    def commit(tx: Any, commit: Commit, parts: Sequence[Part]) -> list[Place]:
+        return checked(_Believing(tx, commit.grant, commit.done), commit, parts)
 
     setattr(transaction, "commit", commit)  # noqa: B010
     setattr(Seat, "in_doubt", lambda self, now_s: False)  # noqa: B010

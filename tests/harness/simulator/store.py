@@ -11,7 +11,7 @@ from headrace.core import store_keys, transaction
 from headrace.core.errors import Fenced, HeadraceError, UnknownOutcome, UnknownStream
 from headrace.core.groups.checkpoint import Checkpoint
 from headrace.core.model import HASH_END, Shard, ShardId, Slice, StreamInfo
-from headrace.core.ports import ABSENT, Grant, Versioned
+from headrace.core.ports import ABSENT, Commit, Grant, Versioned
 from headrace.core.transaction import Part
 from headrace.groups.coordinator import Get, Scan, Transact, Wish
 from tests.harness.simulator.swarm import Swarm
@@ -128,7 +128,7 @@ class SimStore:
         part = Part(grant.stream, done.shard, len(outputs), list(outputs))
         self._version += 1
         try:
-            transaction.commit(self, grant, done, [part], [], {}, None, b"")
+            transaction.commit(self, Commit(grant=grant, done=done), [part])
         except Fenced:
             self.world.counts["sometimes: commit after the epoch moved"] += 1
             raise

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Sequence
+from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
@@ -26,26 +26,17 @@ from headrace.backends.kafka.topics.facts import broker_facts, topic_facts
 from headrace.backends.kafka.topics.offsets import GONE, Offsets
 from headrace.backends.kafka.topics.stream_descriptions import Descriptions
 from headrace.backends.kafka.topics.topics import Topic, Topics
-from headrace.core.errors import (
-    BadRecord,
-    HeadraceError,
-    OffsetOutOfRange,
-    UnknownStream,
-    Unsupported,
-)
+from headrace.core.capabilities import Capabilities
+from headrace.core.errors import BadRecord, OffsetOutOfRange, UnknownStream, Unsupported
 from headrace.core.model import Bounds, StreamInfo
 from headrace.core.ports import (
     Append,
-    Capabilities,
-    Commit,
     Copying,
     KeptGroups,
-    Liveness,
     Place,
     Producer,
     ReadResult,
     StreamSpec,
-    Versioned,
 )
 from headrace.core.records.limits import check_commit_bytes, check_shard, check_start
 
@@ -241,33 +232,6 @@ class KafkaBackend:
             translated=lambda error, doing: translated(error, self._settings, doing),
         )
 
-    # What Kafka does not offer
-
-    def get(self, key: bytes) -> Versioned | None:
-        self._refuse()
-
-    def version(self, key: bytes) -> int:
-        self._refuse()
-
-    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, Versioned]]:
-        self._refuse()
-
-    def transact(self, checks: Mapping[bytes, int], puts: Mapping[bytes, bytes | None]) -> bool:
-        self._refuse()
-
-    def commit(self, commit: Commit) -> list[Place]:
-        self._refuse()
-
-    def commit_each(self, commits: Sequence[Commit]) -> list[HeadraceError | None]:
-        self._refuse()
-
-    @property
-    def liveness(self) -> Liveness:
-        self._refuse()
-
-    def _refuse(self) -> NoReturn:
-        raise Unsupported("kafka", "offer 'store'", _GROUPS)
-
     # The rest
 
     @property
@@ -285,8 +249,12 @@ class KafkaBackend:
         return topic_facts(topics, self._admin, self._offsets)
 
     @property
+    def address(self) -> str | None:
+        return None  # its settings hold secrets, and come by other ways than one line
+
+    @property
     def kept_groups(self) -> KeptGroups:
-        self._gate.check()
+        """The consumer groups of the cluster."""
         return self._groups
 
     def close(self) -> None:

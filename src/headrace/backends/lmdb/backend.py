@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -23,12 +24,12 @@ from headrace.backends.lmdb.read_cache import CachedRead, ReadCache
 from headrace.backends.lmdb.tables import Tables
 from headrace.backends.lmdb.writer import WRITE_TIMEOUT_S
 from headrace.core import transaction
+from headrace.core.capabilities import Capabilities
 from headrace.core.errors import BadBatch, Closed, HeadraceError, StreamExists
 from headrace.core.model import Bounds, StreamInfo, even_shards
 from headrace.core.ports import (
     ABSENT,
     Append,
-    Capabilities,
     Commit,
     Place,
     Producer,
@@ -83,6 +84,7 @@ class LmdbBackend:
         self._environment = self._shared.environment
         self._store = self._environment.identity.store
         self.identity = self._store.hex()
+        self.address = os.path.abspath(self._environment.directory)
         self._write_timeout_s = write_timeout_s
         self._leftovers = ReadCache()
         self.liveness = FileLiveness(self._environment.directory / MEMBERS)
@@ -297,22 +299,7 @@ class LmdbBackend:
 
     def _committing(self, commit: Commit) -> tuple[Callable[[Tables], list[Place]], int]:
         prepared, nbytes = self._prepared([*commit.outputs, *commit.dead_letters])
-        outputs = prepared[: len(commit.outputs)]
-        dead_letters = prepared[len(commit.outputs) :]
-
-        def work(tables: Tables) -> list[Place]:
-            return transaction.commit(
-                tables,
-                commit.grant,
-                commit.done,
-                outputs,
-                dead_letters,
-                commit.state,
-                commit.attempts,
-                commit.story,
-            )
-
-        return work, nbytes
+        return lambda tables: transaction.commit(tables, commit, prepared), nbytes
 
     # The rest
 
@@ -326,10 +313,6 @@ class LmdbBackend:
 
     def describe_streams(self, streams: Sequence[StreamInfo]) -> list[dict[str, Any]]:
         return [{} for _ in streams]
-
-    @property
-    def kept_groups(self) -> None:
-        return None
 
     def close(self) -> None:
         if not self._closed:

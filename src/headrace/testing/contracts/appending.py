@@ -18,7 +18,7 @@ from headrace.core.errors import (
     UnknownStream,
 )
 from headrace.core.model import Bounds, Flag, Record, RecordId
-from headrace.core.ports import Backend
+from headrace.core.ports import Log
 from headrace.core.records.batch import COMMIT_BYTES_MAX, RECORD_BYTES_MAX
 from headrace.core.records.conform import conformed
 from headrace.core.records.routing import router
@@ -102,13 +102,13 @@ class AppendingContract(Subject):
         runs = [(shard, len(list(run))) for shard, run in itertools.groupby(i.shard for i in ids)]
         assert sorted(runs) == [(0, SPREAD_RECORDS), (1, SPREAD_RECORDS), (2, SPREAD_RECORDS)]
 
-    def test_appending_nothing_writes_nothing(self, hub: Hub, backend: Backend) -> None:
+    def test_appending_nothing_writes_nothing(self, hub: Hub, log: Log) -> None:
         stream = hub.create_stream("a", shards=1)
-        seen = backend.changes()
+        seen = log.changes()
         assert stream.append_many([]) == []
         assert stream.append_arrow(pa.RecordBatch.from_pylist([], SCHEMA)) == []
         assert stream.append_arrow(pa.table({"data": pa.array([], pa.binary())})) == []
-        assert backend.changes() == seen
+        assert log.changes() == seen
         assert stream.bounds(0) == Bounds(0, 0)
 
     def test_a_record_of_the_largest_size_is_taken_however_it_comes(self, hub: Hub) -> None:
@@ -124,11 +124,11 @@ class AppendingContract(Subject):
         assert sizes == [most, 6, most, 5, most, 5, most]
 
     def test_a_record_over_the_limit_is_refused_before_anything_is_written(
-        self, hub: Hub, backend: Backend
+        self, hub: Hub, log: Log
     ) -> None:
         stream = hub.create_stream("a", shards=2)
         larger = b"x" * RECORD_BYTES_MAX
-        seen = backend.changes()
+        seen = log.changes()
         # More than one commit of good records comes first.
         many = [b"y" * 1_000] * (COMMIT_BYTES_MAX // 1_000 + 1)
         headed = pa.record_batch(
@@ -154,7 +154,7 @@ class AppendingContract(Subject):
                     BadRecord, match=r"a record of [0-9,]+ bytes: the most is 4,190,208"
                 ):
                     call()
-        assert backend.changes() == seen
+        assert log.changes() == seen
 
     def test_much_is_several_commits_in_order(self, hub: Hub) -> None:
         stream = hub.create_stream("a", shards=3)
@@ -239,11 +239,9 @@ class AppendingContract(Subject):
                 stream.append_many(pairs)  # type: ignore[arg-type]
         assert stream.bounds(0) == Bounds(0, 0)
 
-    def test_a_repeated_append_of_any_kind_is_the_same_append(
-        self, hub: Hub, backend: Backend
-    ) -> None:
+    def test_a_repeated_append_of_any_kind_is_the_same_append(self, hub: Hub, log: Log) -> None:
         stream = hub.create_stream("a", shards=3)
-        if lacks(backend, "producer_seq", lambda: stream.append(b"", producer="p", producer_seq=0)):
+        if lacks(log, "producer_seq", lambda: stream.append(b"", producer="p", producer_seq=0)):
             return
         batch = pa.record_batch({"key": [f"k{i}" for i in range(9)], "data": ["x"] * 9})
         pairs = [(b"x", f"k{i}" if i % 2 else None) for i in range(9)]
@@ -259,11 +257,9 @@ class AppendingContract(Subject):
         assert all_kinds() == first
         assert sum(stream.bounds(shard).end for shard in range(3)) == 19
 
-    def test_one_number_for_two_different_appends_is_refused(
-        self, hub: Hub, backend: Backend
-    ) -> None:
+    def test_one_number_for_two_different_appends_is_refused(self, hub: Hub, log: Log) -> None:
         stream = hub.create_stream("a", shards=3)
-        if lacks(backend, "producer_seq", lambda: stream.append(b"", producer="p", producer_seq=0)):
+        if lacks(log, "producer_seq", lambda: stream.append(b"", producer="p", producer_seq=0)):
             return
         stream.append(b"x", producer="p", producer_seq=1)
         pairs = [(b"x", f"k{i}") for i in range(9)]

@@ -1,4 +1,4 @@
-"""The contract of `headrace.core.ports.Backend`, and of a hub on top of it.
+"""The contract of a backend, `Log` and `GroupStore`, and of a hub on top of it.
 
 What a backend lacks by its published capabilities it must refuse with `Unsupported` and the reason;
 no test asks which backend it runs on.

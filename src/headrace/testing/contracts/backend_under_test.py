@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 
 import pytest
 
+from headrace.core.capabilities import Capabilities, Capability
 from headrace.core.errors import Unsupported
 from headrace.core.model import StreamInfo
-from headrace.core.ports import Append, Backend, Capability, Producer, StreamSpec
+from headrace.core.ports import Append, Backend, GroupStore, Log, Producer, StreamSpec
 from headrace.core.records.batch import Batch, Row, arrow_of
+from headrace.groups.home import home_of
 from headrace.hub.hub import Hub
 
 Opening = Callable[[], Backend]
@@ -38,14 +41,32 @@ class Subject:
         backend.close()
 
     @pytest.fixture
+    def log(self, backend: Backend) -> Log:
+        return backend.log
+
+    @pytest.fixture
+    def store(self, backend: Backend) -> GroupStore | None:
+        """None for a backend without a store, once its hub has refused a group with the reason."""
+        if lacks(backend, "store", lambda: home_of(backend)):
+            return None
+        return backend.store
+
+    @pytest.fixture
     def hub(self, backend: Backend) -> Hub:
         return Hub(backend)
 
 
-def lacks(backend: Backend, capability: Capability, call: Callable[[], object]) -> bool:
-    """True if the backend publishes that it lacks it, once it has refused the call with the
+class Publishes(Protocol):
+    """A backend, a log, a store or a hub."""
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+
+def lacks(one: Publishes, capability: Capability, call: Callable[[], object]) -> bool:
+    """True if the capability is published as missing, once the call was refused with the
     reason."""
-    reason = backend.capabilities.missing.get(capability)
+    reason = one.capabilities.missing.get(capability)
     if reason is None:
         return False
     with pytest.raises(Unsupported, match=re.escape(reason)):
@@ -53,7 +74,7 @@ def lacks(backend: Backend, capability: Capability, call: Callable[[], object]) 
     return True
 
 
-def made(backend: Backend, name: str = "shop/orders", shards: int = 1) -> StreamInfo:
+def made(log: Log, name: str = "shop/orders", shards: int = 1) -> StreamInfo:
     spec = StreamSpec(
         name=name,
         shards=shards,
@@ -63,24 +84,22 @@ def made(backend: Backend, name: str = "shop/orders", shards: int = 1) -> Stream
         retention_bytes=None,
         created_ms=1_490_855_872_363,
     )
-    return backend.create_stream(spec)
+    return log.create_stream(spec)
 
 
 def some_rows(count: int, *, data: bytes = b"data") -> list[Row]:
     return [Row(b"key %d" % i, data, 1_000 + i) for i in range(count)]
 
 
-def appended(
-    backend: Backend, stream: StreamInfo, batch: Batch, producer: Producer | None = None
-) -> range:
+def appended(log: Log, stream: StreamInfo, batch: Batch, producer: Producer | None = None) -> range:
     """The offsets that the records got in shard 0."""
-    (place,) = backend.append([Append(stream, 0, batch)], producer)
+    (place,) = log.append([Append(stream, 0, batch)], producer)
     assert place.shard == 0
     return range(place.base, place.base + len(batch))
 
 
 def read_rows(
-    backend: Backend,
+    log: Log,
     stream: StreamInfo,
     shard: int = 0,
     *,
@@ -88,12 +107,12 @@ def read_rows(
     end: int | None = None,
 ) -> dict[int, Row]:
     """Everything there is to read, by offset, in the order it came."""
-    bounds = backend.bounds(stream, shard)
+    bounds = log.bounds(stream, shard)
     at = bounds.start if start is None else start
     stop = bounds.end if end is None else min(end, bounds.end)
     found: dict[int, Row] = {}
     while at < stop:
-        reading = backend.read(stream, shard, at, stop, max_records=10_000, max_bytes=2**22)
+        reading = log.read(stream, shard, at, stop, max_records=10_000, max_bytes=2**22)
         assert reading.next > at, f"a read that leads nowhere at {at} of {bounds}"
         for batch in reading.batches:
             assert (batch.stream, batch.shard) == (stream.name, shard)

@@ -10,17 +10,18 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from headrace.core import store_keys
+from headrace.core.capabilities import Capability
 from headrace.core.errors import BadRecord, BadSetting, Fenced, UnknownStream
 from headrace.core.groups.allocators import balanced
 from headrace.core.groups.checkpoint import Checkpoint
-from headrace.core.groups.events import Join, ShardFacts, StreamFacts
-from headrace.core.model import Slice, StreamInfo
-from headrace.core.ports import Append, Backend, Capability, Commit, Grant, Place
+from headrace.core.groups.events import Fence, Join, ShardFacts, StreamFacts
+from headrace.core.model import ShardId, Slice, StreamInfo
+from headrace.core.ports import Append, Backend, Commit, Grant, GroupStore, Log, Place
 from headrace.core.records.batch import COMMIT_BYTES_MAX, Batch, Row, arrow_of
-from headrace.core.transaction import VALUE_BYTES_MAX, state_entry
+from headrace.core.transaction import VALUE_BYTES_MAX
 from headrace.groups.admin import Groups
 from headrace.groups.coordinator import Coordinator
+from headrace.groups.stored import ShardState, attempts_of, checkpoint_of, granted, story_rows
 from headrace.testing.contracts.backend_under_test import (
     WAIT_S,
     Opening,
@@ -39,7 +40,8 @@ _NEEDED: tuple[Capability, ...] = ("durable", "store", "commit")
 class Scene(NamedTuple):
     """A stream to work on, one for outputs and one for dead letters, and a valid grant."""
 
-    backend: Backend
+    log: Log
+    store: GroupStore
     orders: StreamInfo
     invoices: StreamInfo
     dead: StreamInfo
@@ -62,21 +64,24 @@ class Scene(NamedTuple):
 
     def everything(self) -> object:
         """All that a commit could have changed."""
-        streams = [(info, shard.index) for info in self.backend.streams() for shard in info.shards]
-        records = [read_rows(self.backend, info, shard) for info, shard in streams]
-        return records, list(self.backend.scan(b""))
+        streams = [(info, shard.index) for info in self.log.streams() for shard in info.shards]
+        records = [read_rows(self.log, info, shard) for info, shard in streams]
+        return records, list(self.store.scan(b""))
 
     def checkpoint(self) -> Checkpoint | None:
-        found = self.backend.get(store_keys.checkpoint_key(GROUP, self.orders.id, 1))
-        return Checkpoint.decoded(found.value) if found else None
+        return checkpoint_of(self.store, GROUP, self.orders.id, 1)
 
     def state(self) -> dict[bytes, bytes]:
-        prefix = store_keys.state_prefix(GROUP, self.orders.id, 1)
-        return dict(state_entry(found.value) for _, found in self.backend.scan(prefix))
+        return dict(ShardState(self.store, GROUP, self.orders.id, 1).entries())
 
-    def attempts(self) -> bytes | None:
-        found = self.backend.get(store_keys.attempts_key(GROUP, self.orders.id, 1))
+    def attempts(self, group: str = GROUP, shard: int = 1) -> bytes | None:
+        found = attempts_of(self.store, group, self.orders.id, shard)
         return found.value if found else None
+
+    def granted(self, group: str, shard: int) -> Grant:
+        """The grant of the member that joined."""
+        standing = Coordinator(self.store).load(group).shards[ShardId(self.orders.name, shard)]
+        return granted(group, self.orders, shard, standing.epoch)
 
     def tried(self, attempts: bytes | None, at: int, grant: Grant | None = None) -> Commit:
         """Nothing is done, but something is known of the record that comes next."""
@@ -84,40 +89,45 @@ class Scene(NamedTuple):
         return Commit(grant=grant or self.grant, done=done, attempts=attempts)
 
     def stories(self) -> list[bytes]:
-        prefix = store_keys.story_prefix(GROUP, self.orders.id, 1)
-        return [found.value for _, found in self.backend.scan(prefix)]
+        return list(story_rows(self.store, GROUP, self.orders.id, 1))
 
 
 def _scene(backend: Backend) -> Scene:
-    orders, dead = made(backend, "orders", shards=2), made(backend, "dead")
-    invoices = made(backend, "invoices", shards=2)
-    backend.transact({}, {store_keys.epoch_key(GROUP, orders.id, 1): b"epoch 1"})
-    return Scene(backend, orders, invoices, dead, Grant(GROUP, orders, 1, b"epoch 1"))
+    log, store = backend.log, backend.store
+    assert store is not None
+    orders, dead = made(log, "orders", shards=2), made(log, "dead")
+    invoices = made(log, "invoices", shards=2)
+    _join(store, GROUP, orders)
+    scene = Scene(log, store, orders, invoices, dead, Grant(GROUP, orders, 1, b""))
+    return scene._replace(grant=scene.granted(GROUP, 1))
+
+
+def _join(store: GroupStore, group: str, stream: StreamInfo) -> None:
+    """One member that holds every shard of the stream."""
+    facts = StreamFacts(stream.name, stream.id, (ShardFacts(0), ShardFacts(1)))
+    Coordinator(store).apply(group, Join("A", 1, (facts,), balanced))
 
 
 class CommitContract(Subject):
     @pytest.fixture
     def scene(self, backend: Backend) -> Scene | None:
         """None for a backend that has no such commit, once it has said so."""
-        stream = made(backend, "asked")
-        asked = Commit(grant=Grant("g", stream, 0, b""), done=Slice("asked", 0, 0, 0))
-        if lacks(backend, "commit", lambda: backend.commit(asked)):
+        if lacks(backend, "commit", partial(backend.capabilities.require, "commit")):
             return None
-        backend.delete_stream("asked")
         return _scene(backend)
 
     def test_a_commit_makes_everything_visible(self, scene: Scene | None) -> None:
         if scene is None:
             return
-        base = appended(scene.backend, scene.invoices, Batch(rows=some_rows(3)))[-1] + 1
-        places = scene.backend.commit(scene.commit(0, 5))
+        base = appended(scene.log, scene.invoices, Batch(rows=some_rows(3)))[-1] + 1
+        places = scene.store.commit(scene.commit(0, 5))
         assert places[0] == Place(1, 0)
         assert (places[1].shard, len(places)) == (0, 2)
         assert places[1].base >= base
-        assert list(read_rows(scene.backend, scene.invoices, 1).values()) == some_rows(2)
+        assert list(read_rows(scene.log, scene.invoices, 1).values()) == some_rows(2)
         expected = [*some_rows(3), *some_rows(20)]
-        assert list(read_rows(scene.backend, scene.invoices, 0).values()) == expected
-        assert list(read_rows(scene.backend, scene.dead).values()) == [Row(b"k", b"bad", 1)]
+        assert list(read_rows(scene.log, scene.invoices, 0).values()) == expected
+        assert list(read_rows(scene.log, scene.dead).values()) == [Row(b"k", b"bad", 1)]
         assert scene.checkpoint() == Checkpoint(5, 1)
         assert scene.state() == {b"ann": b"1", b"": b"", b"long" * 999: b"x"}
         assert scene.attempts() == b"tried once"
@@ -126,10 +136,10 @@ class CommitContract(Subject):
     def test_commits_follow_each_other(self, scene: Scene | None) -> None:
         if scene is None:
             return
-        scene.backend.commit(scene.commit(0, 5))
+        scene.store.commit(scene.commit(0, 5))
         done = Slice("orders", 1, 5, 9)
         changed = {b"ann": b"2", b"": None, b"new": b"3", b"never": None}
-        scene.backend.commit(Commit(grant=scene.grant, done=done, state=changed, story=b"more"))
+        scene.store.commit(Commit(grant=scene.grant, done=done, state=changed, story=b"more"))
         assert scene.checkpoint() == Checkpoint(9, 2)
         assert scene.state() == {b"ann": b"2", b"new": b"3", b"long" * 999: b"x"}
         assert [story[-4:] for story in scene.stories()] == [b"ened", b"more"]
@@ -138,7 +148,7 @@ class CommitContract(Subject):
         if scene is None:
             return
         done = Slice("orders", 1, 0, 4)
-        assert scene.backend.commit(Commit(grant=scene.grant, done=done)) == []
+        assert scene.store.commit(Commit(grant=scene.grant, done=done)) == []
         assert scene.checkpoint() == Checkpoint(4, 1)
         assert (scene.state(), scene.attempts(), scene.stories()) == ({}, None, [])
 
@@ -149,24 +159,24 @@ class CommitContract(Subject):
             return
         found = []
         for attempts in (b"once", None, b"twice", b"", None, b""):
-            scene.backend.commit(scene.tried(attempts, at=0))
+            scene.store.commit(scene.tried(attempts, at=0))
             found.append(scene.attempts())
         assert found == [b"once", b"once", b"twice", None, None, None]
 
     def test_attempts_are_stored_though_nothing_is_done(self, scene: Scene | None) -> None:
         if scene is None:
             return
-        scene.backend.commit(scene.commit(0, 5))
-        scene.backend.commit(scene.tried(b"twice", at=5))
+        scene.store.commit(scene.commit(0, 5))
+        scene.store.commit(scene.tried(b"twice", at=5))
         assert scene.checkpoint() == Checkpoint(5, 2)
         assert scene.attempts() == b"twice"
-        scene.backend.commit(scene.commit(5, 9))
+        scene.store.commit(scene.commit(5, 9))
         assert scene.checkpoint() == Checkpoint(9, 3)
 
     def test_attempts_of_whoever_is_fenced_are_not_stored(self, scene: Scene | None) -> None:
         if scene is None:
             return
-        scene.backend.commit(scene.commit(0, 5))
+        scene.store.commit(scene.commit(0, 5))
         before = scene.everything()
         zombie = Grant(GROUP, scene.orders, 1, b"epoch 0")
         for late in (
@@ -175,50 +185,41 @@ class CommitContract(Subject):
             scene.tried(b"late", at=4),
         ):
             with pytest.raises(Fenced):
-                scene.backend.commit(late)
-            assert isinstance(scene.backend.commit_each([late])[0], Fenced)
+                scene.store.commit(late)
+            assert isinstance(scene.store.commit_each([late])[0], Fenced)
         assert scene.everything() == before
 
     def test_several_commits_at_once_store_the_attempts_of_each(self, scene: Scene | None) -> None:
         if scene is None:
             return
-        key = store_keys.epoch_key(GROUP, scene.orders.id, 0)
-        scene.backend.transact({}, {key: b"t"})
-        grant = Grant(GROUP, scene.orders, 0, b"t")
+        grant = scene.granted(GROUP, 0)
         other = Commit(grant=grant, done=Slice("orders", 0, 0, 0), attempts=b"other")
-        assert scene.backend.commit_each([scene.tried(b"once", at=0), other]) == [None, None]
+        assert scene.store.commit_each([scene.tried(b"once", at=0), other]) == [None, None]
         assert scene.attempts() == b"once"
-        found = scene.backend.get(store_keys.attempts_key(GROUP, scene.orders.id, 0))
-        assert found is not None
-        assert found.value == b"other"
+        assert scene.attempts(shard=0) == b"other"
 
     def test_attempts_go_with_their_stream(self, scene: Scene | None) -> None:
         if scene is None:
             return
-        scene.backend.commit(scene.commit(0, 5))
-        scene.backend.delete_stream("orders")
+        scene.store.commit(scene.commit(0, 5))
+        scene.log.delete_stream("orders")
         until = monotonic() + WAIT_S
         while scene.attempts() is not None:  # space may be freed afterwards
             assert monotonic() < until, "attempts outlived their stream"
-            scene.backend.wait(scene.backend.changes(), 0.1)
+            scene.log.wait(scene.log.changes(), 0.1)
 
     def test_attempts_go_with_their_group(self, scene: Scene | None) -> None:
         if scene is None:
             return
-        orders, groups = scene.orders, Groups(scene.backend)
-        facts = StreamFacts(orders.name, orders.id, (ShardFacts(0), ShardFacts(1)))
         for name in ("audit", "other"):
-            Coordinator(scene.backend).apply(name, Join("A", 1, (facts,), balanced))
-            grant = Grant(name, orders, 1, store_keys.epoch_token(1))
-            scene.backend.commit(scene.tried(b"once", at=0, grant=grant))
-        groups.delete("audit", force=True)
-        keys = [store_keys.attempts_key(group, orders.id, 1) for group in ("audit", "other")]
-        found = [scene.backend.get(key) for key in keys]
-        assert [row is not None for row in found] == [False, True]
+            _join(scene.store, name, scene.orders)
+            scene.store.commit(scene.tried(b"once", at=0, grant=scene.granted(name, 1)))
+        Groups(Backend(scene.log, scene.store)).delete("audit", force=True)
+        assert [scene.attempts(group) for group in ("audit", "other")] == [None, b"once"]
 
     @pytest.mark.parametrize(
         ("group", "token"),
-        [(GROUP, b"epoch 0"), (GROUP, b"epoch 12"), (GROUP, b""), ("no group", b"epoch 1")],
+        [(GROUP, b"epoch 0"), (GROUP, b"\0" * 8), (GROUP, b""), ("no group", b"epoch 1")],
     )
     def test_without_a_valid_grant_nothing_happens(
         self, scene: Scene | None, group: str, token: bytes
@@ -228,21 +229,23 @@ class CommitContract(Subject):
         before = scene.everything()
         grant = Grant(group, scene.orders, 1, token)
         with pytest.raises(Fenced, match="nothing was written") as caught:
-            scene.backend.commit(scene.commit(0, 5, grant=grant))
+            scene.store.commit(scene.commit(0, 5, grant=grant))
         assert vars(caught.value) == {"group": group, "stream": "orders", "shard": 1}
         assert scene.everything() == before
 
     def test_a_grant_that_was_taken_back_is_fenced(self, scene: Scene | None) -> None:
         if scene is None:
             return
-        scene.backend.commit(scene.commit(0, 5))
-        scene.backend.transact({}, {store_keys.epoch_key(GROUP, scene.orders.id, 1): b"epoch 2"})
+        scene.store.commit(scene.commit(0, 5))
+        epoch = scene.grant.epoch_shown
+        assert epoch is not None
+        Coordinator(scene.store).apply(GROUP, Fence(ShardId(scene.orders.name, 1), epoch))
         before = scene.everything()
         with pytest.raises(Fenced):
-            scene.backend.commit(scene.commit(5, 9))
+            scene.store.commit(scene.commit(5, 9))
         assert scene.everything() == before
-        newer = Grant(GROUP, scene.orders, 1, b"epoch 2")
-        scene.backend.commit(scene.commit(5, 9, grant=newer))
+        newer = scene.granted(GROUP, 1)
+        scene.store.commit(scene.commit(5, 9, grant=newer))
         assert scene.checkpoint() == Checkpoint(9, 2)
 
     @pytest.mark.parametrize(("start", "end"), [(0, 5), (0, 9), (4, 9), (2, 3)])
@@ -251,10 +254,10 @@ class CommitContract(Subject):
     ) -> None:
         if scene is None:
             return
-        scene.backend.commit(scene.commit(0, 5))
+        scene.store.commit(scene.commit(0, 5))
         before = scene.everything()
         with pytest.raises(Fenced):
-            scene.backend.commit(scene.commit(start, end))
+            scene.store.commit(scene.commit(start, end))
         assert scene.everything() == before
 
     def test_of_two_who_commit_one_slice_one_succeeds(self, scene: Scene | None) -> None:
@@ -265,7 +268,7 @@ class CommitContract(Subject):
         def commit(_: int) -> bool:
             start.wait(WAIT_S)
             try:
-                scene.backend.commit(scene.commit(0, 5))
+                scene.store.commit(scene.commit(0, 5))
             except Fenced:
                 return False
             return True
@@ -273,16 +276,16 @@ class CommitContract(Subject):
         with ThreadPoolExecutor(4) as threads:
             outcomes = list(threads.map(commit, range(4), timeout=WAIT_S))
         assert sorted(outcomes) == [False, False, False, True]
-        assert len(read_rows(scene.backend, scene.invoices, 1)) == 2
+        assert len(read_rows(scene.log, scene.invoices, 1)) == 2
         assert scene.checkpoint() == Checkpoint(5, 1)
 
     def test_with_an_output_stream_gone_nothing_happens(self, scene: Scene | None) -> None:
         if scene is None:
             return
-        scene.backend.delete_stream("dead")
+        scene.log.delete_stream("dead")
         before = scene.everything()
         with pytest.raises(UnknownStream, match="'dead'"):
-            scene.backend.commit(scene.commit(0, 5))
+            scene.store.commit(scene.commit(0, 5))
         assert scene.everything() == before
 
     def test_a_commit_that_is_too_large_is_refused_whole(self, scene: Scene | None) -> None:
@@ -297,7 +300,7 @@ class CommitContract(Subject):
             dead_letters=[half],
         )
         with pytest.raises(BadRecord, match="in one commit"):
-            scene.backend.commit(commit)
+            scene.store.commit(commit)
         assert scene.everything() == before
 
     def test_state_and_story_have_limits(self, scene: Scene | None) -> None:
@@ -318,21 +321,20 @@ class CommitContract(Subject):
         ]
         for parts in bad:
             with pytest.raises((BadSetting, BadRecord), match="at most"):
-                scene.backend.commit(Commit(grant=scene.grant, done=done, **parts))
+                scene.store.commit(Commit(grant=scene.grant, done=done, **parts))
         assert scene.everything() == before
-        scene.backend.commit(Commit(grant=scene.grant, done=done, state={b"k": large}))
+        scene.store.commit(Commit(grant=scene.grant, done=done, state={b"k": large}))
         assert scene.state() == {b"k": large}
 
     def test_groups_and_shards_have_checkpoints_of_their_own(self, scene: Scene | None) -> None:
         if scene is None:
             return
-        scene.backend.commit(scene.commit(0, 5))
+        scene.store.commit(scene.commit(0, 5))
+        _join(scene.store, "other", scene.orders)
         for group, shard in ((GROUP, 0), ("other", 1)):
-            key = store_keys.epoch_key(group, scene.orders.id, shard)
-            scene.backend.transact({}, {key: b"t"})
-            grant = Grant(group, scene.orders, shard, b"t")
+            grant = scene.granted(group, shard)
             done = Slice("orders", shard, 0, 2)
-            scene.backend.commit(Commit(grant=grant, done=done, state={b"ann": b"2"}))
+            scene.store.commit(Commit(grant=grant, done=done, state={b"ann": b"2"}))
         assert scene.checkpoint() == Checkpoint(5, 1)
         assert scene.state()[b"ann"] == b"1"
 
@@ -345,13 +347,15 @@ class CommitContract(Subject):
             backend.close()
             return
         scene = _scene(backend)
-        scene.backend.commit(scene.commit(0, 5))
+        scene.store.commit(scene.commit(0, 5))
         before = scene.everything()
         backend.close()
-        again = scene._replace(backend=opening())
+        reopened = opening()
+        assert reopened.store is not None
+        again = scene._replace(log=reopened.log, store=reopened.store)
         assert again.everything() == before
         with pytest.raises(Fenced):
-            again.backend.commit(again.commit(0, 5))
-        again.backend.commit(again.commit(5, 6))
+            again.store.commit(again.commit(0, 5))
+        again.store.commit(again.commit(5, 6))
         assert again.checkpoint() == Checkpoint(6, 2)
-        again.backend.close()
+        reopened.close()

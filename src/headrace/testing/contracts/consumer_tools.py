@@ -38,7 +38,7 @@ def where_there_are_groups(contract: Contract) -> Contract:
 def _unless_lacking(test: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(test)
     def asked(self: Subject, hub: Hub, **others: Any) -> None:
-        if not lacks(hub._backend, "store", lambda: hub.consumer(STREAM, group=GROUP)):
+        if not lacks(hub, "store", lambda: hub.consumer(STREAM, group=GROUP)):
             test(self, hub=hub, **others)
 
     return asked

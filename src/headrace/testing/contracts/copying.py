@@ -10,7 +10,7 @@ import pytest
 
 from headrace.core.errors import BadRecord, Fenced, UnknownShard, UnknownStream
 from headrace.core.model import StreamInfo
-from headrace.core.ports import Backend, Copying
+from headrace.core.ports import Copying, Log
 from headrace.core.records.batch import COMMIT_BYTES_MAX, Batch, Row
 from headrace.testing.contracts.backend_under_test import (
     FACES,
@@ -29,47 +29,45 @@ ORIGIN = "somewhere/7:0"
 
 
 class CopyingContract(Subject):
-    def test_at_first_nothing_was_copied(self, backend: Backend) -> None:
-        stream = made(backend)
-        if _lacks_copying(backend, stream):
+    def test_at_first_nothing_was_copied(self, log: Log) -> None:
+        stream = made(log)
+        if _lacks_copying(log, stream):
             return
-        appended(backend, stream, Batch(rows=some_rows(3)))
+        appended(log, stream, Batch(rows=some_rows(3)))
         for _ in range(2):
-            with _copying(backend, stream) as copying:
+            with _copying(log, stream) as copying:
                 assert copying.at is None
 
-    def test_a_backend_has_a_name_of_its_own(self, backend: Backend) -> None:
-        assert backend.identity
-        assert backend.identity == backend.identity
+    def test_a_backend_has_a_name_of_its_own(self, log: Log) -> None:
+        assert log.identity
+        assert log.identity == log.identity
 
-    def test_records_and_the_position_behind_them_are_there_together(
-        self, backend: Backend
-    ) -> None:
-        stream = made(backend)
-        if _lacks_copying(backend, stream):
+    def test_records_and_the_position_behind_them_are_there_together(self, log: Log) -> None:
+        stream = made(log)
+        if _lacks_copying(log, stream):
             return
         rows = some_rows(30)
         for start in (0, 10, 20):
-            with _copying(backend, stream) as copying:
+            with _copying(log, stream) as copying:
                 assert copying.at == (start or None)
                 copying.append(Batch(rows=rows[start : start + 5]), start + 5)
                 assert copying.at == start + 5
                 copying.append(Batch(rows=rows[start + 5 : start + 10]), start + 10)
-        with _copying(backend, stream) as copying:
+        with _copying(log, stream) as copying:
             assert copying.at == 30
-        assert _rows(backend, stream) == rows
+        assert _rows(log, stream) == rows
 
     def test_where_it_has_come_to_survives_a_restart(self, opening: Opening) -> None:
-        backend = opening()
-        stream = made(backend)
-        if _lacks_copying(backend, stream) or "durable" in backend.capabilities.missing:
-            backend.close()
+        log = opening().log
+        stream = made(log)
+        if _lacks_copying(log, stream) or "durable" in log.capabilities.missing:
+            log.close()
             return
-        name = backend.identity
-        with _copying(backend, stream) as copying:
+        name = log.identity
+        with _copying(log, stream) as copying:
             copying.append(Batch(rows=some_rows(3)), 12)
-        backend.close()
-        again = opening()
+        log.close()
+        again = opening().log
         assert again.identity == name
         with _copying(again, again.stream(stream.name)) as copying:
             assert copying.at == 12
@@ -77,65 +75,63 @@ class CopyingContract(Subject):
         again.close()
 
     @FACES
-    def test_every_field_is_copied(self, backend: Backend, made_of: Faces) -> None:
-        stream = made(backend)
-        if _lacks_copying(backend, stream):
+    def test_every_field_is_copied(self, log: Log, made_of: Faces) -> None:
+        stream = made(log)
+        if _lacks_copying(log, stream):
             return
         rows = [*ODD_ROWS, *some_rows(40)]
-        with _copying(backend, stream) as copying:
+        with _copying(log, stream) as copying:
             copying.append(made_of(rows).part(0, 3), 3)
             copying.append(made_of(rows).part(3, 45), 45)
-        assert _rows(backend, stream) == rows
+        assert _rows(log, stream) == rows
 
-    def test_positions_may_have_gaps(self, backend: Backend) -> None:
-        stream = made(backend)
-        if _lacks_copying(backend, stream):
+    def test_positions_may_have_gaps(self, log: Log) -> None:
+        stream = made(log)
+        if _lacks_copying(log, stream):
             return
         nothing = Batch(rows=[])
-        with _copying(backend, stream) as copying:
+        with _copying(log, stream) as copying:
             copying.append(nothing, 4)
             copying.append(nothing, 5)
-        with _copying(backend, stream) as copying:
+        with _copying(log, stream) as copying:
             assert copying.at == 5
             copying.append(Batch(rows=some_rows(2)), 2**62)
             copying.append(nothing, 2**62 + 1)
-        with _copying(backend, stream) as copying:
+        with _copying(log, stream) as copying:
             assert copying.at == 2**62 + 1
-        assert _rows(backend, stream) == some_rows(2)
+        assert _rows(log, stream) == some_rows(2)
 
-    def test_of_two_who_copy_the_older_is_fenced(self, backend: Backend) -> None:
-        stream = made(backend)
-        if _lacks_copying(backend, stream):
+    def test_of_two_who_copy_the_older_is_fenced(self, log: Log) -> None:
+        stream = made(log)
+        if _lacks_copying(log, stream):
             return
         rows = some_rows(9)
-        with _copying(backend, stream) as older:
+        with _copying(log, stream) as older:
             older.append(Batch(rows=rows[:3]), 3)
-            with _copying(backend, stream) as newer:
+            with _copying(log, stream) as newer:
                 newer.append(Batch(rows=rows[3:6]), 6)
                 for records, end in ((rows[3:6], 6), (rows[3:5], 5), (rows[3:], 9), ([], 9)):
                     with pytest.raises(Fenced):
                         older.append(Batch(rows=records), end)
                 newer.append(Batch(rows=rows[6:]), 9)
-        assert _rows(backend, stream) == rows
-        with _copying(backend, stream) as copying:
+        assert _rows(log, stream) == rows
+        with _copying(log, stream) as copying:
             assert copying.at == 9
 
-    def test_before_the_first_position_too_only_one_copies(self, backend: Backend) -> None:
-        stream = made(backend)
-        if _lacks_copying(backend, stream):
+    def test_before_the_first_position_too_only_one_copies(self, log: Log) -> None:
+        stream = made(log)
+        if _lacks_copying(log, stream):
             return
-        with _copying(backend, stream) as older, _copying(backend, stream) as newer:
+        with _copying(log, stream) as older, _copying(log, stream) as newer:
             newer.append(Batch(rows=some_rows(2)), 2)
             for records, end in ((some_rows(2), 2), (some_rows(5), 5), ([], 1)):
                 with pytest.raises(Fenced):
                     older.append(Batch(rows=records), end)
-        assert _rows(backend, stream) == some_rows(2)
+        assert _rows(log, stream) == some_rows(2)
 
-    def test_of_many_who_copy_at_once_nothing_is_doubled_or_left_out(
-        self, backend: Backend
-    ) -> None:
-        stream = made(backend)
-        if _lacks_copying(backend, stream):
+    def test_of_many_who_copy_at_once_nothing_is_doubled_or_left_out(self, log: Log) -> None:
+        stream = made(log)
+        if _lacks_copying(log, stream):
             return
         rows = some_rows(60)
 
@@ -143,7 +139,7 @@ class CopyingContract(Subject):
             done = False
             while not done:
                 try:
-                    with _copying(backend, stream) as copying:
+                    with _copying(log, stream) as copying:
                         _copy_on(copying, rows, step)
                     done = True
                 except Fenced:
@@ -151,95 +147,93 @@ class CopyingContract(Subject):
 
         with ThreadPoolExecutor(3) as threads:
             list(threads.map(copy, (4, 5, 7)))
-        assert _rows(backend, stream) == rows
+        assert _rows(log, stream) == rows
 
-    def test_sources_shards_and_streams_count_apart(self, backend: Backend) -> None:
-        stream, other = made(backend, shards=2), made(backend, "other")
-        if _lacks_copying(backend, stream):
+    def test_sources_shards_and_streams_count_apart(self, log: Log) -> None:
+        stream, other = made(log, shards=2), made(log, "other")
+        if _lacks_copying(log, stream):
             return
         places = [(stream, 0, "a"), (stream, 0, "b"), (stream, 1, "a"), (other, 0, "a")]
         for number, (target, shard, origin) in enumerate(places, 1):
-            with closing(backend.copying(target, shard, origin)) as copying:
+            with closing(log.copying(target, shard, origin)) as copying:
                 assert copying.at is None
                 copying.append(Batch(rows=some_rows(number)), 10 * number)
         for number, (target, shard, origin) in enumerate(places, 1):
-            with closing(backend.copying(target, shard, origin)) as copying:
+            with closing(log.copying(target, shard, origin)) as copying:
                 assert copying.at == 10 * number
-        assert len(read_rows(backend, stream, 0)) == 3
-        assert len(read_rows(backend, stream, 1)) == 3
-        assert len(read_rows(backend, other)) == 4
+        assert len(read_rows(log, stream, 0)) == 3
+        assert len(read_rows(log, stream, 1)) == 3
+        assert len(read_rows(log, other)) == 4
 
-    def test_copies_of_several_shards_do_not_fence_each_other(self, backend: Backend) -> None:
-        stream, other = made(backend, shards=2), made(backend, "other")
-        if _lacks_copying(backend, stream):
+    def test_copies_of_several_shards_do_not_fence_each_other(self, log: Log) -> None:
+        stream, other = made(log, shards=2), made(log, "other")
+        if _lacks_copying(log, stream):
             return
         rows = some_rows(20)
         places = [(stream, 0), (stream, 1), (other, 0)]
         with ExitStack() as stack:
             copies = [
-                stack.enter_context(closing(backend.copying(target, shard, ORIGIN)))
+                stack.enter_context(closing(log.copying(target, shard, ORIGIN)))
                 for target, shard in places
             ]
             for start in (0, 10):
                 for copying in copies:
                     copying.append(Batch(rows=rows[start : start + 10]), start + 10)
         for target, shard in places:
-            assert list(read_rows(backend, target, shard).values()) == rows
+            assert list(read_rows(log, target, shard).values()) == rows
 
-    def test_what_others_append_does_not_move_it(self, backend: Backend) -> None:
-        stream = made(backend)
-        if _lacks_copying(backend, stream):
+    def test_what_others_append_does_not_move_it(self, log: Log) -> None:
+        stream = made(log)
+        if _lacks_copying(log, stream):
             return
         first, between, last = some_rows(3), some_rows(1, data=b"own"), some_rows(2)
-        with _copying(backend, stream) as copying:
+        with _copying(log, stream) as copying:
             copying.append(Batch(rows=first), 3)
-            appended(backend, stream, Batch(rows=between))
+            appended(log, stream, Batch(rows=between))
             copying.append(Batch(rows=last), 5)
-        assert _rows(backend, stream) == [*first, *between, *last]
+        assert _rows(log, stream) == [*first, *between, *last]
 
-    def test_a_record_that_is_too_large_is_named_and_nothing_happened(
-        self, backend: Backend
-    ) -> None:
-        stream = made(backend)
-        if _lacks_copying(backend, stream):
+    def test_a_record_that_is_too_large_is_named_and_nothing_happened(self, log: Log) -> None:
+        stream = made(log)
+        if _lacks_copying(log, stream):
             return
         rows = [Row(None, b"x", 1), Row(None, bytes(4 * COMMIT_BYTES_MAX), 2)]
         batch = Batch(rows=rows, stream="far/away", shard=3, offsets=[17, 19])
-        with _copying(backend, stream) as copying:
+        with _copying(log, stream) as copying:
             with pytest.raises(BadRecord, match=r"far/away:3\+19 has 16\.0 MiB"):
                 copying.append(batch, 20)
             assert copying.at is None
             copying.append(batch.part(0, 1), 18)
-        assert _rows(backend, stream) == rows[:1]
+        assert _rows(log, stream) == rows[:1]
 
-    def test_a_stream_made_anew_knows_nothing_of_the_old_one(self, backend: Backend) -> None:
-        stream = made(backend)
-        if _lacks_copying(backend, stream):
+    def test_a_stream_made_anew_knows_nothing_of_the_old_one(self, log: Log) -> None:
+        stream = made(log)
+        if _lacks_copying(log, stream):
             return
-        with _copying(backend, stream) as copying:
+        with _copying(log, stream) as copying:
             copying.append(Batch(rows=some_rows(3)), 3)
-        backend.delete_stream(stream.name)
-        with _copying(backend, made(backend)) as copying:
+        log.delete_stream(stream.name)
+        with _copying(log, made(log)) as copying:
             assert copying.at is None
 
-    def test_what_is_not_there_cannot_be_copied_into(self, backend: Backend) -> None:
-        stream = made(backend)
-        if _lacks_copying(backend, stream):
+    def test_what_is_not_there_cannot_be_copied_into(self, log: Log) -> None:
+        stream = made(log)
+        if _lacks_copying(log, stream):
             return
         with pytest.raises(UnknownShard):
-            backend.copying(stream, 1, ORIGIN)
-        backend.delete_stream(stream.name)
+            log.copying(stream, 1, ORIGIN)
+        log.delete_stream(stream.name)
         with pytest.raises(UnknownStream):
-            backend.copying(stream, 0, ORIGIN)
+            log.copying(stream, 0, ORIGIN)
 
 
-def _lacks_copying(backend: Backend, stream: StreamInfo) -> bool:
-    return lacks(backend, "copying", lambda: backend.copying(stream, 0, ORIGIN))
+def _lacks_copying(log: Log, stream: StreamInfo) -> bool:
+    return lacks(log, "copying", lambda: log.copying(stream, 0, ORIGIN))
 
 
 @contextmanager
-def _copying(backend: Backend, stream: StreamInfo) -> Iterator[Copying]:
-    with closing(backend.copying(stream, 0, ORIGIN)) as copying:
+def _copying(log: Log, stream: StreamInfo) -> Iterator[Copying]:
+    with closing(log.copying(stream, 0, ORIGIN)) as copying:
         yield copying
 
 
@@ -249,5 +243,5 @@ def _copy_on(copying: Copying, rows: Sequence[Row], step: int) -> None:
         copying.append(Batch(rows=taken), at + len(taken))
 
 
-def _rows(backend: Backend, stream: StreamInfo) -> list[Row]:
-    return list(read_rows(backend, stream).values())
+def _rows(log: Log, stream: StreamInfo) -> list[Row]:
+    return list(read_rows(log, stream).values())

@@ -20,7 +20,7 @@ from headrace.core.errors import (
     UnknownStream,
 )
 from headrace.core.model import Record, ShardId
-from headrace.core.ports import Backend, ReadResult
+from headrace.core.ports import Log, ReadResult
 from headrace.hub.hub import Hub
 from headrace.testing.children import until
 from headrace.testing.contracts.backend_under_test import lacks
@@ -283,18 +283,18 @@ class ReadingAsAGroupContract(Consuming):
         assert sum(filter(None, checkpoints(hub).values())) == 10, "the last one was not done"
 
     def test_log_reads_are_as_large_as_they_may_be(
-        self, hub: Hub, consume: Consume, backend: Backend, monkeypatch: pytest.MonkeyPatch
+        self, hub: Hub, consume: Consume, log: Log, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         filled(hub, shards=1, each=1_000)
         reads: list[int] = []
-        read = backend.read
+        read = log.read
 
         def counted(*place: Any, **limits: Any) -> ReadResult:
             reading = read(*place, **limits)
             reads.append(sum(map(len, reading.batches)))
             return reading
 
-        monkeypatch.setattr(backend, "read", counted)
+        monkeypatch.setattr(log, "read", counted)
         taken(consume(max_records=100), 1_000)
         assert max(reads) == 100
         assert len(reads) <= math.ceil(1_000 / 100) + 1
@@ -319,11 +319,11 @@ class ReadingAsAGroupContract(Consuming):
         assert unmarked == 16
 
     def test_at_most_the_prefetch_is_fetched_and_not_done(
-        self, hub: Hub, consume: Consume, backend: Backend, monkeypatch: pytest.MonkeyPatch
+        self, hub: Hub, consume: Consume, log: Log, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         filled(hub, shards=1, each=100)
         fetched = 0
-        read = backend.read
+        read = log.read
 
         def counted(*place: Any, **limits: Any) -> ReadResult:
             nonlocal fetched
@@ -331,28 +331,28 @@ class ReadingAsAGroupContract(Consuming):
             fetched += sum(map(len, reading.batches))
             return reading
 
-        monkeypatch.setattr(backend, "read", counted)
+        monkeypatch.setattr(log, "read", counted)
         consumer = consume(prefetch=16)
         for done in range(100):
             taken(consumer, 1)
             assert fetched - done <= 16
 
     def test_bytes_in_flight_are_shared_out_to_the_shards(
-        self, hub: Hub, consume: Consume, backend: Backend, monkeypatch: pytest.MonkeyPatch
+        self, hub: Hub, consume: Consume, log: Log, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         stream = hub.create_stream(STREAM, shards=4)
         for shard in range(4):
             for _ in range(60):
                 stream.append(b"x" * 1_000, shard=shard)
         flying: Counter[int] = Counter()
-        read = backend.read
+        read = log.read
 
         def counted(info: Any, shard: int, *place: Any, **limits: Any) -> ReadResult:
             reading = read(info, shard, *place, **limits)
             flying[shard] += sum(batch.nbytes for batch in reading.batches)
             return reading
 
-        monkeypatch.setattr(backend, "read", counted)
+        monkeypatch.setattr(log, "read", counted)
         consumer = consume(auto_mark=False, max_bytes=80_000, max_wait_handler="50ms")
         while consumer.read(timeout="50ms") is not None:
             pass
@@ -374,15 +374,15 @@ class ReadingAsAGroupContract(Consuming):
         assert time.monotonic() - began_s < 0.4, "enough is not waited with"
 
     def test_records_dropped_before_they_were_read_are_told_and_gone_on_behind(
-        self, hub: Hub, consume: Consume, backend: Backend, caplog: pytest.LogCaptureFixture
+        self, hub: Hub, consume: Consume, log: Log, caplog: pytest.LogCaptureFixture
     ) -> None:
         stream = filled(hub, shards=1, each=10)
         with consume() as consumer:
             taken(consumer, 2)
             consumer.commit()
-        if lacks(backend, "trim", lambda: backend.trim(stream.info, 0, 6)):
+        if lacks(log, "trim", lambda: log.trim(stream.info, 0, 6)):
             return
-        backend.trim(stream.info, 0, 6)
+        log.trim(stream.info, 0, 6)
         with pytest.raises(OffsetOutOfRange, match="before the first kept offset 6"):
             consume(start="error")
         with caplog.at_level(logging.WARNING, "headrace"):
@@ -393,21 +393,21 @@ class ReadingAsAGroupContract(Consuming):
         assert checkpoints(hub) == {0: 10}
 
     def test_records_dropped_while_a_group_starts_at_the_latest_are_not_read_from_the_first(
-        self, hub: Hub, consume: Consume, backend: Backend
+        self, hub: Hub, consume: Consume, log: Log
     ) -> None:
         stream = filled(hub, shards=1, each=10)
         with consume() as consumer:
             taken(consumer, 2)
             consumer.commit()
-        if lacks(backend, "trim", lambda: backend.trim(stream.info, 0, 6)):
+        if lacks(log, "trim", lambda: log.trim(stream.info, 0, 6)):
             return
-        backend.trim(stream.info, 0, 6)
+        log.trim(stream.info, 0, 6)
         consumer = consume(start="latest")
         stream.append(b"later", shard=0)
         assert offsets(taken(consumer, 1)) == [10]
 
     def test_records_may_be_dropped_under_a_reader(
-        self, hub: Hub, consume: Consume, backend: Backend, caplog: pytest.LogCaptureFixture
+        self, hub: Hub, consume: Consume, log: Log, caplog: pytest.LogCaptureFixture
     ) -> None:
         stream = filled(hub, shards=1, each=100)
         with consume(group="strict") as first:
@@ -417,9 +417,9 @@ class ReadingAsAGroupContract(Consuming):
         strict = consume(group="strict", prefetch=4, start="error")
         taken(consumer, 1)
         taken(strict, 1)
-        if lacks(backend, "trim", lambda: backend.trim(stream.info, 0, 50)):
+        if lacks(log, "trim", lambda: log.trim(stream.info, 0, 50)):
             return
-        backend.trim(stream.info, 0, 50)
+        log.trim(stream.info, 0, 50)
         with caplog.at_level(logging.WARNING, "headrace"):
             rest = offsets(taken(consumer, 3 + 50))
         assert rest == [1, 2, 3, *range(50, 100)]

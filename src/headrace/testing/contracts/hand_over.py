@@ -21,7 +21,7 @@ from headrace.core.errors import (
     UnknownStream,
 )
 from headrace.core.model import Record, ShardId
-from headrace.core.ports import Backend
+from headrace.core.ports import Log
 from headrace.hub.hub import Hub
 from headrace.streams.start import Where
 from headrace.testing.children import until
@@ -176,7 +176,7 @@ class HandOverContract(Consuming):
         assert checkpoints(hub) == {0: 11}
 
     def test_a_move_to_what_is_not_there_is_refused(
-        self, hub: Hub, consume: Consume, backend: Backend
+        self, hub: Hub, consume: Consume, log: Log
     ) -> None:
         stream = filled(hub, shards=2, each=10)
         consumer, other = consume(name="a"), consume(name="b")
@@ -189,8 +189,8 @@ class HandOverContract(Consuming):
         for where in ("first", None, 1.5, True):
             with pytest.raises(BadSetting, match="'earliest', 'latest', an offset or a datetime"):
                 consumer.seek(mine, where)  # type: ignore[arg-type]
-        if not lacks(backend, "trim", lambda: backend.trim(stream.info, mine, 4)):
-            backend.trim(stream.info, mine, 4)
+        if not lacks(log, "trim", lambda: log.trim(stream.info, mine, 4)):
+            log.trim(stream.info, mine, 4)
             with pytest.raises(OffsetOutOfRange, match="before the first kept offset 4"):
                 consumer.seek(mine, 3)
         assert len(consumer.granted) == 1

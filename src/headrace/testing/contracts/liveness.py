@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.core.ports import Backend, Liveness
-from headrace.testing.contracts.backend_under_test import Subject, lacks
+from headrace.core.ports import GroupStore, Liveness, Log
+from headrace.testing.contracts.backend_under_test import Subject
 
 
 class LivenessContract(Subject):
     """Where groups live in the store: elsewhere nobody gives such signs."""
 
     @pytest.fixture
-    def liveness(self, backend: Backend) -> Liveness | None:
-        if lacks(backend, "store", lambda: backend.capabilities.require("store")):
-            return None
-        return backend.liveness
+    def liveness(self, store: GroupStore | None) -> Liveness | None:
+        return None if store is None else store.liveness
 
     def test_nobody_has_heard_of_a_member_before_its_first_beat(
         self, liveness: Liveness | None
@@ -78,12 +76,12 @@ class LivenessContract(Subject):
         assert (sign.alive, sign.beat) == (True, 2)
 
     def test_signs_of_life_change_nothing_in_the_store(
-        self, backend: Backend, liveness: Liveness | None
+        self, log: Log, liveness: Liveness | None
     ) -> None:
         if liveness is None:
             return
-        seen = backend.changes()
+        seen = log.changes()
         for beat in range(3):
             liveness.beat("billing", "ann", 1, beat)
         liveness.leave("billing", "ann", 1)
-        assert backend.changes() == seen
+        assert log.changes() == seen

@@ -8,12 +8,12 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from headrace.core import store_keys
 from headrace.core.errors import BadSetting, Fenced
 from headrace.core.groups.events import Fence
 from headrace.core.model import Record, ShardId
-from headrace.core.ports import Backend
+from headrace.core.ports import GroupStore
 from headrace.groups.coordinator import Coordinator
+from headrace.groups.stored import checkpoint_of
 from headrace.hub.hub import Hub
 from headrace.testing.children import until
 from headrace.testing.contracts.consumer_tools import (
@@ -104,25 +104,24 @@ class MarksContract(Consuming):
             assert sum(filter(None, checkpoints(hub).values())) == count
 
     def test_marks_are_committed_in_time_and_not_more_often(
-        self, hub: Hub, consume: Consume, backend: Backend
+        self, hub: Hub, consume: Consume, store: GroupStore
     ) -> None:
         stream = filled(hub, shards=2, each=400)
         consumer = consume(commit_every="150ms")
-        watched = [store_keys.checkpoint_key(GROUP, stream.info.id, shard) for shard in range(2)]
-        versions: dict[bytes, set[int]] = defaultdict(set)
+        seen: dict[int, set[int]] = defaultdict(set)
         began_s = time.monotonic()
         first_s = math.inf
         while (passed_s := time.monotonic() - began_s) < 0.8:
             taken(consumer, 1)
-            for key in watched:
-                version = backend.version(key)
-                if version:
+            for shard in range(2):
+                checkpoint = checkpoint_of(store, GROUP, stream.info.id, shard)
+                if checkpoint is not None:
                     first_s = min(first_s, passed_s)
-                    versions[key].add(version)
+                    seen[shard].add(checkpoint.commits)
             time.sleep(0.002)
         assert 0.15 <= first_s < 0.65
-        assert set(versions) == set(watched)
-        assert max(map(len, versions.values())) <= passed_s / 0.15
+        assert set(seen) == {0, 1}
+        assert max(map(len, seen.values())) <= passed_s / 0.15
         until(
             lambda: sum(filter(None, checkpoints(hub).values())) > 10,
             "they are stored although nothing more is asked for",
@@ -141,14 +140,14 @@ class MarksContract(Consuming):
         assert Counter(map(place, seen)) == all_places(3, 30)
 
     def test_a_commit_under_a_grant_that_is_over_is_refused(
-        self, hub: Hub, consume: Consume, backend: Backend
+        self, hub: Hub, consume: Consume, store: GroupStore
     ) -> None:
         filled(hub, shards=2, each=5)
         consumer = consume(commit_every="1h")
         (record,) = taken(consumer, 1)
         shard = ShardId(STREAM, record.shard)
         epoch = hub.groups.load(GROUP).shards[shard].epoch
-        Coordinator(backend).apply(GROUP, Fence(shard, epoch))
+        Coordinator(store).apply(GROUP, Fence(shard, epoch))
         with pytest.raises(Fenced, match=str(shard)):
             consumer.commit()
         assert checkpoints(hub) == {0: None, 1: None}

@@ -19,7 +19,7 @@ from headrace.core.errors import (
     UnknownStream,
 )
 from headrace.core.model import Bounds, Record, StreamInfo
-from headrace.core.ports import Backend, ReadResult
+from headrace.core.ports import Backend, Log, ReadResult
 from headrace.core.records.schema import read_schema
 from headrace.hub.hub import Hub
 from headrace.testing.contracts.backend_under_test import WAIT_S, Opening, Subject, lacks
@@ -37,15 +37,15 @@ class ReadingContract(Subject):
         assert rows == [_as_arrow(record) for record in stream.read(0, max_records=11)]
         assert len(rows) == 80
 
-    def test_records_are_read_in_batches(self, hub: Hub, backend: Backend) -> None:
+    def test_records_are_read_in_batches(self, hub: Hub, log: Log) -> None:
         stream = hub.create_stream("a", shards=1)
         stream.append_many([(b"x", "k")] * 95)
         for _ in range(5):
             stream.append(b"x")
-        counted = _Counted(backend)
+        counted: Any = _Counted(log)
         for size in (1, 7, 33, 50, 100, 1_000):
             counted.reads = 0
-            found = list(Hub(counted).stream("a").read(0, max_records=size))
+            found = list(Hub(Backend(counted)).stream("a").read(0, max_records=size))
             assert len(found) == 100
             assert counted.reads <= math.ceil(100 / size) + 1
 
@@ -141,10 +141,10 @@ class ReadingContract(Subject):
                 with pytest.raises(error):
                     waiting.result(WAIT_S)
 
-    def test_a_reader_overtaken_by_a_trim_is_told(self, hub: Hub, backend: Backend) -> None:
+    def test_a_reader_overtaken_by_a_trim_is_told(self, hub: Hub, log: Log) -> None:
         stream = hub.create_stream("a", shards=1)
         stream.append_many([(b"x", None)] * 50)
-        if lacks(backend, "trim", lambda: stream.trim(0, 40)):
+        if lacks(log, "trim", lambda: stream.trim(0, 40)):
             return
         records, batches = stream.read(0, max_records=10), stream.read_arrow(0, max_records=10)
         taken = [next(records) for _ in range(10)]
@@ -170,20 +170,20 @@ class ReadingContract(Subject):
 
 
 class _Counted:
-    """A backend that counts how often it is read."""
+    """A log that counts how often it is read."""
 
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
+    def __init__(self, log: Log) -> None:
+        self._log = log
         self.reads = 0
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._backend, name)
+        return getattr(self._log, name)
 
     def read(
         self, stream: StreamInfo, shard: int, start: int, *end: Any, **limits: Any
     ) -> ReadResult:
         self.reads += 1
-        return self._backend.read(stream, shard, start, *end, **limits)
+        return self._log.read(stream, shard, start, *end, **limits)
 
 
 def _as_arrow(record: Record) -> dict[str, object]:

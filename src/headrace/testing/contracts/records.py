@@ -10,7 +10,7 @@ import pytest
 
 from headrace.core.errors import BadRecord, OffsetOutOfRange, SequenceForgotten, UnknownStream
 from headrace.core.model import Bounds, StreamInfo
-from headrace.core.ports import Append, Backend, Place, Producer
+from headrace.core.ports import Append, Log, Place, Producer
 from headrace.core.quantities import TIMESTAMP_MS_MAX
 from headrace.core.records.batch import COMMIT_BYTES_MAX, SEQUENCE_MAX, Batch, Row, arrow_of
 from headrace.core.records.schema import SCHEMA
@@ -49,72 +49,70 @@ ODD_ROWS = [
 class RecordsContract(Subject):
     # Appending
 
-    def test_appends_continue_each_other(self, backend: Backend) -> None:
-        stream = made(backend)
+    def test_appends_continue_each_other(self, log: Log) -> None:
+        stream = made(log)
         rows = some_rows(12)
         offsets = [
-            *appended(backend, stream, Batch(rows=rows[:1])),
-            *appended(backend, stream, Batch(rows=rows[1:9])),
-            *appended(backend, stream, Batch(rows=rows[9:])),
+            *appended(log, stream, Batch(rows=rows[:1])),
+            *appended(log, stream, Batch(rows=rows[1:9])),
+            *appended(log, stream, Batch(rows=rows[9:])),
         ]
         assert offsets == sorted(set(offsets))
-        assert read_rows(backend, stream) == dict(zip(offsets, rows, strict=True))
-        assert backend.bounds(stream, 0) == Bounds(0, offsets[-1] + 1)
-        reason = backend.capabilities.missing.get("dense_offsets")
+        assert read_rows(log, stream) == dict(zip(offsets, rows, strict=True))
+        assert log.bounds(stream, 0) == Bounds(0, offsets[-1] + 1)
+        reason = log.capabilities.missing.get("dense_offsets")
         assert offsets == list(range(12)) or reason
 
     @FACES
     @pytest.mark.parametrize("count", [5, 40])
-    def test_every_field_survives(self, backend: Backend, made_of: Faces, count: int) -> None:
-        stream = made(backend)
+    def test_every_field_survives(self, log: Log, made_of: Faces, count: int) -> None:
+        stream = made(log)
         rows = [*ODD_ROWS, *some_rows(count - 5)]
-        offsets = appended(backend, stream, made_of(rows))
-        assert read_rows(backend, stream) == dict(zip(offsets, rows, strict=True))
+        offsets = appended(log, stream, made_of(rows))
+        assert read_rows(log, stream) == dict(zip(offsets, rows, strict=True))
 
     @pytest.mark.parametrize("odd", ODD_ROWS, ids=["0", "1", "2", "3", "4"])
-    def test_every_field_survives_alone(self, backend: Backend, odd: Row) -> None:
-        stream = made(backend)
-        offsets = appended(backend, stream, Batch(rows=[odd]))
-        assert read_rows(backend, stream) == {offsets[0]: odd}
+    def test_every_field_survives_alone(self, log: Log, odd: Row) -> None:
+        stream = made(log)
+        offsets = appended(log, stream, Batch(rows=[odd]))
+        assert read_rows(log, stream) == {offsets[0]: odd}
 
     @pytest.mark.parametrize("count", [1, 16, 17, 1_000])
-    def test_rows_and_arrow_read_back_alike(self, backend: Backend, count: int) -> None:
-        stream = made(backend)
+    def test_rows_and_arrow_read_back_alike(self, log: Log, count: int) -> None:
+        stream = made(log)
         rows = some_rows(count)
-        appended(backend, stream, Batch(rows=rows))
-        appended(backend, stream, Batch(arrow=arrow_of(rows)))
-        assert list(read_rows(backend, stream).values()) == [*rows, *rows]
+        appended(log, stream, Batch(rows=rows))
+        appended(log, stream, Batch(arrow=arrow_of(rows)))
+        assert list(read_rows(log, stream).values()) == [*rows, *rows]
 
     @FACES
-    def test_a_part_of_a_larger_batch_is_appended_alone(
-        self, backend: Backend, made_of: Faces
-    ) -> None:
-        stream = made(backend)
+    def test_a_part_of_a_larger_batch_is_appended_alone(self, log: Log, made_of: Faces) -> None:
+        stream = made(log)
         rows = [*some_rows(60), *ODD_ROWS]
-        appended(backend, stream, made_of(rows).part(30, 65))
-        assert list(read_rows(backend, stream).values()) == rows[30:]
+        appended(log, stream, made_of(rows).part(30, 65))
+        assert list(read_rows(log, stream).values()) == rows[30:]
 
-    def test_what_was_appended_does_not_change_with_its_source(self, backend: Backend) -> None:
-        stream = made(backend)
+    def test_what_was_appended_does_not_change_with_its_source(self, log: Log) -> None:
+        stream = made(log)
         source = bytearray(b"abc" * 20)
         offsets_buffer = pa.array(range(0, 61, 3), pa.int32()).buffers()[1]
         data = pa.Array.from_buffers(pa.binary(), 20, [None, offsets_buffer, pa.py_buffer(source)])
         columns = arrow_of([Row(None, b"", 7)] * 20).set_column(1, SCHEMA.field(1), data)
         headers = [("name", b"value")]
-        appended(backend, stream, Batch(arrow=columns))
-        appended(backend, stream, Batch(rows=[Row(None, b"abc", 7, headers=headers)]))
+        appended(log, stream, Batch(arrow=columns))
+        appended(log, stream, Batch(rows=[Row(None, b"abc", 7, headers=headers)]))
         source[:] = b"x" * len(source)
         headers.append(("later", b""))
         expected = [Row(None, b"abc", 7)] * 20 + [
             Row(None, b"abc", 7, headers=(("name", b"value"),))
         ]
-        assert list(read_rows(backend, stream).values()) == expected
+        assert list(read_rows(log, stream).values()) == expected
 
-    def test_the_parts_of_one_append_get_a_place_each(self, backend: Backend) -> None:
-        first, second = made(backend, "a", shards=2), made(backend, "b")
+    def test_the_parts_of_one_append_get_a_place_each(self, log: Log) -> None:
+        first, second = made(log, "a", shards=2), made(log, "b")
         rows = some_rows(6)
-        appended(backend, first, Batch(rows=some_rows(2)))
-        places = backend.append(
+        appended(log, first, Batch(rows=some_rows(2)))
+        places = log.append(
             [
                 Append(first, 1, Batch(rows=rows[:1])),
                 Append(first, 0, Batch(arrow=arrow_of(rows[1:3]))),
@@ -123,21 +121,21 @@ class RecordsContract(Subject):
             ]
         )
         assert [place.shard for place in places] == [1, 0, 0, 1]
-        assert read_rows(backend, first, 1) == {
+        assert read_rows(log, first, 1) == {
             places[0].base: rows[0],
             places[3].base: rows[5],
         }
-        tail = list(read_rows(backend, first, 0).items())[2:]
+        tail = list(read_rows(log, first, 0).items())[2:]
         assert tail == [(places[1].base, rows[1]), (places[1].base + 1, rows[2])]
-        assert read_rows(backend, second) == {
+        assert read_rows(log, second) == {
             places[2].base: rows[3],
             places[2].base + 1: rows[4],
         }
 
-    def test_the_parts_of_one_append_are_visible_together(self, backend: Backend) -> None:
-        if lacks(backend, "atomic_append", lambda: backend.capabilities.require("atomic_append")):
+    def test_the_parts_of_one_append_are_visible_together(self, log: Log) -> None:
+        if lacks(log, "atomic_append", lambda: log.capabilities.require("atomic_append")):
             return
-        stream = made(backend, shards=2)
+        stream = made(log, shards=2)
         parts = [Append(stream, shard, Batch(rows=some_rows(1))) for shard in (0, 1)]
 
         def torn() -> list[tuple[int, int]]:
@@ -145,13 +143,13 @@ class RecordsContract(Subject):
             seen = []
             while not writing.done():
                 for earlier, later in ((0, 1), (1, 0)):
-                    counts = [len(read_rows(backend, stream, s)) for s in (earlier, later)]
+                    counts = [len(read_rows(log, stream, s)) for s in (earlier, later)]
                     seen.append((counts[0], counts[1]))
             return [pair for pair in seen if pair[1] < pair[0]]
 
         def write() -> None:
             for _ in range(30):
-                backend.append(parts)
+                log.append(parts)
 
         with ThreadPoolExecutor(2) as threads:
             writing = threads.submit(write)
@@ -159,12 +157,12 @@ class RecordsContract(Subject):
             writing.result(WAIT_S)
         assert found == []
 
-    def test_appends_of_several_threads_keep_the_order_of_each(self, backend: Backend) -> None:
-        stream = made(backend)
+    def test_appends_of_several_threads_keep_the_order_of_each(self, log: Log) -> None:
+        stream = made(log)
 
         def write(thread: int) -> list[int]:
             return [
-                appended(backend, stream, Batch(rows=[Row(b"%d" % thread, b"%d" % i, i)]))[0]
+                appended(log, stream, Batch(rows=[Row(b"%d" % thread, b"%d" % i, i)]))[0]
                 for i in range(15)
             ]
 
@@ -176,19 +174,17 @@ class RecordsContract(Subject):
             for i, offset in enumerate(own)
         }
         assert all(own == sorted(own) for own in offsets)
-        assert read_rows(backend, stream) == expected
+        assert read_rows(log, stream) == expected
 
-    def test_a_refused_append_does_not_touch_those_of_the_same_moment(
-        self, backend: Backend
-    ) -> None:
-        stream, gone = made(backend, "a"), made(backend, "gone")
-        backend.delete_stream("gone")
+    def test_a_refused_append_does_not_touch_those_of_the_same_moment(self, log: Log) -> None:
+        stream, gone = made(log, "a"), made(log, "gone")
+        log.delete_stream("gone")
 
         def write(thread: int) -> int:
             written = 0
             for _ in range(15):
                 try:
-                    appended(backend, gone if thread % 2 else stream, Batch(rows=some_rows(1)))
+                    appended(log, gone if thread % 2 else stream, Batch(rows=some_rows(1)))
                 except UnknownStream:
                     continue
                 written += 1
@@ -196,14 +192,14 @@ class RecordsContract(Subject):
 
         with ThreadPoolExecutor(6) as threads:
             assert list(threads.map(write, range(6), timeout=WAIT_S)) == [15, 0] * 3
-        assert len(read_rows(backend, stream)) == 45
+        assert len(read_rows(log, stream)) == 45
 
-    def test_more_than_one_commit_can_hold_is_refused_whole(self, backend: Backend) -> None:
-        stream = made(backend)
+    def test_more_than_one_commit_can_hold_is_refused_whole(self, log: Log) -> None:
+        stream = made(log)
         half = Append(stream, 0, Batch(rows=[Row(None, b"x" * (COMMIT_BYTES_MAX // 2), 1)]))
         with pytest.raises(BadRecord, match=r"4\.0 MiB in one commit: at most 4\.0 MiB"):
-            backend.append([half, half])
-        assert read_rows(backend, stream) == {}
+            log.append([half, half])
+        assert read_rows(log, stream) == {}
 
     # Reading
 
@@ -214,22 +210,22 @@ class RecordsContract(Subject):
     )
     def test_a_read_takes_at_least_one_record_and_never_more_than_its_limits(
         self,
-        backend: Backend,
+        log: Log,
         made_of: Faces,
         batch_records: int,
         max_records: int,
         max_bytes: int,
     ) -> None:
-        stream = made(backend)
+        stream = made(log)
         # Uneven on purpose: what fits cannot be told from the average.
         rows = [Row(b"k", b"x" * (5_000 if i % 20 == 19 else 100), i) for i in range(60)]
         for i in range(0, 60, batch_records):
-            appended(backend, stream, made_of(rows[i : i + batch_records]))
-        at, end = backend.bounds(stream, 0)
+            appended(log, stream, made_of(rows[i : i + batch_records]))
+        at, end = log.bounds(stream, 0)
         found: list[Row] = []
         while at < end:
             limits = {"max_records": max_records, "max_bytes": max_bytes}
-            reading = backend.read(stream, 0, at, **limits)
+            reading = log.read(stream, 0, at, **limits)
             taken = [plain(row) for batch in reading.batches for row in batch.rows]
             assert 1 <= len(taken) <= max_records
             assert len(taken) == 1 or sum(row.nbytes for row in taken) <= max_bytes
@@ -239,32 +235,32 @@ class RecordsContract(Subject):
         assert found == rows
 
     @FACES
-    def test_a_read_begins_and_ends_inside_a_batch(self, backend: Backend, made_of: Faces) -> None:
-        stream = made(backend)
+    def test_a_read_begins_and_ends_inside_a_batch(self, log: Log, made_of: Faces) -> None:
+        stream = made(log)
         rows = some_rows(60)
-        offsets = appended(backend, stream, made_of(rows[:30]))
-        offsets = range(offsets[0], appended(backend, stream, made_of(rows[30:]))[-1] + 1)
-        if lacks(backend, "dense_offsets", lambda: backend.capabilities.require("dense_offsets")):
+        offsets = appended(log, stream, made_of(rows[:30]))
+        offsets = range(offsets[0], appended(log, stream, made_of(rows[30:]))[-1] + 1)
+        if lacks(log, "dense_offsets", lambda: log.capabilities.require("dense_offsets")):
             return
         by_offset = dict(zip(offsets, rows, strict=True))
         for start, end in ((0, 1), (3, 9), (29, 31), (5, 60), (59, 60), (40, 1_000)):
-            found = read_rows(backend, stream, start=offsets[start], end=offsets[0] + end)
+            found = read_rows(log, stream, start=offsets[start], end=offsets[0] + end)
             expected = {offsets[i]: by_offset[offsets[i]] for i in range(start, min(end, 60))}
             assert found == expected
 
-    def test_at_the_end_and_in_an_empty_slice_there_is_nothing(self, backend: Backend) -> None:
-        stream = made(backend)
-        end = appended(backend, stream, Batch(rows=some_rows(3)))[-1] + 1
+    def test_at_the_end_and_in_an_empty_slice_there_is_nothing(self, log: Log) -> None:
+        stream = made(log)
+        end = appended(log, stream, Batch(rows=some_rows(3)))[-1] + 1
         for start, stop in ((end, None), (1, 1), (2, 1)):
-            reading = backend.read(stream, 0, start, stop, max_records=9, max_bytes=999)
+            reading = log.read(stream, 0, start, stop, max_records=9, max_bytes=999)
             assert (list(reading.batches), reading.next) == ([], start)
 
-    def test_out_of_range_the_error_carries_the_bounds(self, backend: Backend) -> None:
-        stream = made(backend)
-        end = appended(backend, stream, Batch(rows=some_rows(3)))[-1] + 1
+    def test_out_of_range_the_error_carries_the_bounds(self, log: Log) -> None:
+        stream = made(log)
+        end = appended(log, stream, Batch(rows=some_rows(3)))[-1] + 1
         for offset in (-1, end + 1, 2**62):
             with pytest.raises(OffsetOutOfRange) as caught:
-                backend.read(stream, 0, offset, max_records=1, max_bytes=1)
+                log.read(stream, 0, offset, max_records=1, max_bytes=1)
             facts = vars(caught.value)
             assert facts == {
                 "stream": stream.name,
@@ -274,136 +270,134 @@ class RecordsContract(Subject):
                 "end": end,
             }
 
-    def test_several_shards_are_asked_about_at_once(self, backend: Backend) -> None:
-        first, second = made(backend, "a", shards=3), made(backend, "b")
-        appended(backend, first, Batch(rows=some_rows(4)))
-        end = appended(backend, second, Batch(rows=some_rows(2)))[-1] + 1
+    def test_several_shards_are_asked_about_at_once(self, log: Log) -> None:
+        first, second = made(log, "a", shards=3), made(log, "b")
+        appended(log, first, Batch(rows=some_rows(4)))
+        end = appended(log, second, Batch(rows=some_rows(2)))[-1] + 1
         asked = [(second, 0), (first, 2), (first, 0), (second, 0)]
-        assert backend.ends(asked) == [end, 0, backend.bounds(first, 0).end, end]
-        assert backend.bounds_of(asked) == [backend.bounds(*shard) for shard in asked]
-        assert (backend.ends([]), backend.bounds_of([])) == ([], [])
-        backend.delete_stream("b")
-        for call in (backend.ends, backend.bounds_of):
+        assert log.ends(asked) == [end, 0, log.bounds(first, 0).end, end]
+        assert log.bounds_of(asked) == [log.bounds(*shard) for shard in asked]
+        assert (log.ends([]), log.bounds_of([])) == ([], [])
+        log.delete_stream("b")
+        for call in (log.ends, log.bounds_of):
             with pytest.raises(UnknownStream, match="'b'"):
                 call(asked)
 
     # Trimming
 
-    def test_trimmed_records_are_gone_and_the_others_stay(self, backend: Backend) -> None:
-        stream = made(backend)
-        if lacks(backend, "trim", lambda: backend.trim(stream, 0, 0)):
+    def test_trimmed_records_are_gone_and_the_others_stay(self, log: Log) -> None:
+        stream = made(log)
+        if lacks(log, "trim", lambda: log.trim(stream, 0, 0)):
             return
         rows = some_rows(60)
         for i in (0, 20, 40):
-            appended(backend, stream, Batch(rows=rows[i : i + 20]))
+            appended(log, stream, Batch(rows=rows[i : i + 20]))
         for before in (0, 5, 20, 33, 60):
-            backend.trim(stream, 0, before)
-            assert backend.bounds(stream, 0) == Bounds(before, 60)
-            assert read_rows(backend, stream) == dict(enumerate(rows[before:], before))
+            log.trim(stream, 0, before)
+            assert log.bounds(stream, 0) == Bounds(before, 60)
+            assert read_rows(log, stream) == dict(enumerate(rows[before:], before))
             if before:
                 with pytest.raises(OffsetOutOfRange, match=f"first kept offset {before}") as caught:
-                    backend.read(stream, 0, before - 1, max_records=1, max_bytes=1)
+                    log.read(stream, 0, before - 1, max_records=1, max_bytes=1)
                 assert (caught.value.start, caught.value.end) == (before, 60)
-        assert appended(backend, stream, Batch(rows=rows[:1])) == range(60, 61)
-        assert read_rows(backend, stream) == {60: rows[0]}
+        assert appended(log, stream, Batch(rows=rows[:1])) == range(60, 61)
+        assert read_rows(log, stream) == {60: rows[0]}
 
-    def test_trimming_goes_neither_back_nor_beyond_the_end(self, backend: Backend) -> None:
-        stream = made(backend)
-        if lacks(backend, "trim", lambda: backend.trim(stream, 0, 0)):
+    def test_trimming_goes_neither_back_nor_beyond_the_end(self, log: Log) -> None:
+        stream = made(log)
+        if lacks(log, "trim", lambda: log.trim(stream, 0, 0)):
             return
-        appended(backend, stream, Batch(rows=some_rows(10)))
-        backend.trim(stream, 0, 4)
+        appended(log, stream, Batch(rows=some_rows(10)))
+        log.trim(stream, 0, 4)
         for before in (3, 11, -1):
             with pytest.raises(OffsetOutOfRange):
-                backend.trim(stream, 0, before)
-        assert backend.bounds(stream, 0) == Bounds(4, 10)
+                log.trim(stream, 0, before)
+        assert log.bounds(stream, 0) == Bounds(4, 10)
 
     # Times
 
     @FACES
-    def test_a_time_finds_the_first_record_not_earlier(
-        self, backend: Backend, made_of: Faces
-    ) -> None:
-        stream = made(backend)
+    def test_a_time_finds_the_first_record_not_earlier(self, log: Log, made_of: Faces) -> None:
+        stream = made(log)
         times = [50, 10, 40, 20, 70, 60, *range(20, 50), 65, 90, 80]
         offsets: list[int] = []
         for at in range(0, len(times), 20):
             rows = [Row(None, b"", ms) for ms in times[at : at + 20]]
-            offsets += appended(backend, stream, made_of(rows))
+            offsets += appended(log, stream, made_of(rows))
         for wanted in (0, 10, 11, 50, 51, 61, 70, 71, 90):
             first = next(i for i, ms in enumerate(times) if ms >= wanted)
-            assert backend.offset_at(stream, 0, wanted) == offsets[first]
-        assert backend.offset_at(stream, 0, 91) == backend.bounds(stream, 0).end
+            assert log.offset_at(stream, 0, wanted) == offsets[first]
+        assert log.offset_at(stream, 0, 91) == log.bounds(stream, 0).end
 
-    def test_a_time_never_finds_a_trimmed_record(self, backend: Backend) -> None:
-        stream = made(backend)
-        assert backend.offset_at(stream, 0, 0) == 0
-        if lacks(backend, "trim", lambda: backend.trim(stream, 0, 0)):
+    def test_a_time_never_finds_a_trimmed_record(self, log: Log) -> None:
+        stream = made(log)
+        assert log.offset_at(stream, 0, 0) == 0
+        if lacks(log, "trim", lambda: log.trim(stream, 0, 0)):
             return
-        appended(backend, stream, Batch(rows=[Row(None, b"", ms) for ms in (90, 10, 20, 30)]))
-        backend.trim(stream, 0, 2)
-        assert backend.offset_at(stream, 0, 5) == 2
-        assert backend.offset_at(stream, 0, 25) == 3
-        assert backend.offset_at(stream, 0, 50) == 4
+        appended(log, stream, Batch(rows=[Row(None, b"", ms) for ms in (90, 10, 20, 30)]))
+        log.trim(stream, 0, 2)
+        assert log.offset_at(stream, 0, 5) == 2
+        assert log.offset_at(stream, 0, 25) == 3
+        assert log.offset_at(stream, 0, 50) == 4
 
     # Producers
 
-    def test_a_repeated_append_returns_the_first_places(self, backend: Backend) -> None:
-        stream = made(backend, shards=2)
+    def test_a_repeated_append_returns_the_first_places(self, log: Log) -> None:
+        stream = made(log, shards=2)
         parts = [Append(stream, 1, Batch(rows=some_rows(3))), _one(stream)]
         producer = Producer("p", 7)
-        if lacks(backend, "producer_seq", lambda: backend.append(parts, producer)):
+        if lacks(log, "producer_seq", lambda: log.append(parts, producer)):
             return
-        places = backend.append(parts, producer)
-        appended(backend, stream, Batch(rows=some_rows(5)))
-        assert backend.append(parts, producer) == places
-        assert len(read_rows(backend, stream, 0)) == 6
-        assert len(read_rows(backend, stream, 1)) == 3
+        places = log.append(parts, producer)
+        appended(log, stream, Batch(rows=some_rows(5)))
+        assert log.append(parts, producer) == places
+        assert len(read_rows(log, stream, 0)) == 6
+        assert len(read_rows(log, stream, 1)) == 3
 
-    def test_producers_and_streams_count_apart(self, backend: Backend) -> None:
-        first, second = made(backend, "a"), made(backend, "b")
-        if lacks(backend, "producer_seq", lambda: backend.append([_one(first)], Producer("p", 0))):
+    def test_producers_and_streams_count_apart(self, log: Log) -> None:
+        first, second = made(log, "a"), made(log, "b")
+        if lacks(log, "producer_seq", lambda: log.append([_one(first)], Producer("p", 0))):
             return
         for stream in (first, second):
             for name in ("p", "q", "P"):
-                backend.append([_one(stream)], Producer(name, 0))
-        assert (len(read_rows(backend, first)), len(read_rows(backend, second))) == (3, 3)
+                log.append([_one(stream)], Producer(name, 0))
+        assert (len(read_rows(log, first)), len(read_rows(log, second))) == (3, 3)
 
-    def test_as_many_numbers_are_remembered_as_promised(self, backend: Backend) -> None:
-        stream = made(backend)
-        if lacks(backend, "producer_seq", lambda: backend.append([_one(stream)], Producer("p", 0))):
+    def test_as_many_numbers_are_remembered_as_promised(self, log: Log) -> None:
+        stream = made(log)
+        if lacks(log, "producer_seq", lambda: log.append([_one(stream)], Producer("p", 0))):
             return
         # Numbers may have gaps, as long as they grow.
         numbers = range(0, 3 * (PRODUCER_SEQS_REMEMBERED + 2), 3)
-        places = {seq: backend.append([_one(stream)], Producer("p", seq)) for seq in numbers}
+        places = {seq: log.append([_one(stream)], Producer("p", seq)) for seq in numbers}
         remembered = numbers[-PRODUCER_SEQS_REMEMBERED:]
-        assert {seq: backend.append([_one(stream)], Producer("p", seq)) for seq in remembered} == {
+        assert {seq: log.append([_one(stream)], Producer("p", seq)) for seq in remembered} == {
             seq: places[seq] for seq in remembered
         }
         for forgotten in (numbers[1], numbers[0], remembered[-1] - 1):
             with pytest.raises(SequenceForgotten) as caught:
-                backend.append([_one(stream)], Producer("p", forgotten))
+                log.append([_one(stream)], Producer("p", forgotten))
             assert vars(caught.value) == {
                 "producer": "p",
                 "producer_seq": forgotten,
                 "last": numbers[-1],
             }
-        assert len(read_rows(backend, stream)) == len(numbers)
+        assert len(read_rows(log, stream)) == len(numbers)
 
     def test_a_repeated_append_is_recognised_after_a_restart(self, opening: Opening) -> None:
-        backend = opening()
-        stream = made(backend)
+        log = opening().log
+        stream = made(log)
         marked = [_one(stream)], Producer("p", 0)
-        if lacks(backend, "durable", lambda: backend.capabilities.require("durable")) or lacks(
-            backend, "producer_seq", lambda: backend.append(*marked)
+        if lacks(log, "durable", lambda: log.capabilities.require("durable")) or lacks(
+            log, "producer_seq", lambda: log.append(*marked)
         ):
-            backend.close()
+            log.close()
             return
         places: dict[int, list[Place]] = {}
         for seq in (2**62, 2**63 - 1):
-            places[seq] = backend.append([_one(stream), _one(stream)], Producer("pé", seq))
-        backend.close()
-        again = opening()
+            places[seq] = log.append([_one(stream), _one(stream)], Producer("pé", seq))
+        log.close()
+        again = opening().log
         for seq in places:
             found = again.append([_one(stream), _one(stream)], Producer("pé", seq))
             assert found == places[seq]
@@ -412,40 +406,40 @@ class RecordsContract(Subject):
         assert len(read_rows(again, stream)) == 4
         again.close()
 
-    def test_a_refused_append_leaves_no_mark_of_its_producer(self, backend: Backend) -> None:
-        stream = made(backend)
-        if lacks(backend, "producer_seq", lambda: backend.append([_one(stream)], Producer("p", 0))):
+    def test_a_refused_append_leaves_no_mark_of_its_producer(self, log: Log) -> None:
+        stream = made(log)
+        if lacks(log, "producer_seq", lambda: log.append([_one(stream)], Producer("p", 0))):
             return
         too_much = Append(stream, 0, Batch(rows=[Row(None, b"x" * COMMIT_BYTES_MAX, 1)]))
         with pytest.raises(BadRecord):
-            backend.append([too_much], Producer("p", 1))
-        backend.append([_one(stream)], Producer("p", 1))
-        assert len(read_rows(backend, stream)) == 1
+            log.append([too_much], Producer("p", 1))
+        log.append([_one(stream)], Producer("p", 1))
+        assert len(read_rows(log, stream)) == 1
 
     # Waiting
 
-    def test_a_waiting_reader_wakes_on_an_append(self, backend: Backend) -> None:
-        stream = made(backend)
-        seen = backend.changes()
+    def test_a_waiting_reader_wakes_on_an_append(self, log: Log) -> None:
+        stream = made(log)
+        seen = log.changes()
         with ThreadPoolExecutor(1) as threads:
-            waiting = threads.submit(backend.wait, seen, 2 * WAIT_S)
-            appended(backend, stream, Batch(rows=some_rows(1)))
+            waiting = threads.submit(log.wait, seen, 2 * WAIT_S)
+            appended(log, stream, Batch(rows=some_rows(1)))
             assert waiting.result(WAIT_S) != seen
-        assert backend.changes() != seen
+        assert log.changes() != seen
 
-    def test_a_reader_that_saw_too_little_does_not_wait(self, backend: Backend) -> None:
-        stream = made(backend)
-        seen = backend.changes()
-        appended(backend, stream, Batch(rows=some_rows(1)))
+    def test_a_reader_that_saw_too_little_does_not_wait(self, log: Log) -> None:
+        stream = made(log)
+        seen = log.changes()
+        appended(log, stream, Batch(rows=some_rows(1)))
         began = time.monotonic()
-        assert backend.wait(seen, WAIT_S) == backend.changes()
+        assert log.wait(seen, WAIT_S) == log.changes()
         assert time.monotonic() - began < WAIT_S / 2
 
-    def test_waiting_ends_after_the_time(self, backend: Backend) -> None:
-        made(backend)
-        seen = backend.changes()
+    def test_waiting_ends_after_the_time(self, log: Log) -> None:
+        made(log)
+        seen = log.changes()
         began = time.monotonic()
-        assert backend.wait(seen, 0.05) == seen
+        assert log.wait(seen, 0.05) == seen
         assert time.monotonic() - began >= 0.05
 
 

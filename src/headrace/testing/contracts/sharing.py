@@ -18,7 +18,7 @@ from headrace.core.groups.allocators import Allocator, capped
 from headrace.core.groups.even_shares import Assignment, Members, Owners, Shards
 from headrace.core.groups.events import Join, ShardFacts, StreamFacts
 from headrace.core.model import Record, ShardId
-from headrace.core.ports import Backend
+from headrace.core.ports import GroupStore
 from headrace.groups.coordinator import Coordinator
 from headrace.hub.hub import Hub
 from headrace.testing.children import until
@@ -175,14 +175,14 @@ class SharingContract(Consuming):
 
     @pytest.mark.parametrize("heartbeat", ["50ms", "150ms"])
     def test_who_is_heard_by_nobody_is_removed_after_a_session(
-        self, hub: Hub, consume: Consume, backend: Backend, heartbeat: str
+        self, hub: Hub, consume: Consume, store: GroupStore, heartbeat: str
     ) -> None:
         stream = filled(hub, shards=2, each=0)
         consumer = consume(name="b", session="500ms", heartbeat=heartbeat)
         facts = StreamFacts(STREAM, stream.info.id, (ShardFacts(0), ShardFacts(1)))
         group = hub.groups.load(GROUP)
         ghost = Join("a", group.version << 30, (facts,), group.allocator, timeout_s=0.5)
-        Coordinator(backend).apply(GROUP, ghost)
+        Coordinator(store).apply(GROUP, ghost)
         joined_s = time.monotonic()
         until(lambda: len(consumer.granted) == 1, "one shard is the other's", 10)
         until(

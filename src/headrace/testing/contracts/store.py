@@ -8,26 +8,20 @@ from typing import Any
 import pytest
 
 from headrace.core.errors import BadSetting
-from headrace.core.ports import ABSENT, Backend
+from headrace.core.ports import ABSENT, GroupStore, Log, Store
 from headrace.core.store_keys import KEY_BYTES_MAX
 from headrace.core.transaction import VALUE_BYTES_MAX
+from headrace.groups.home import home_of
 from headrace.testing.contracts.backend_under_test import WAIT_S, Opening, Subject, lacks
 
 
-def _version(backend: Backend, key: bytes) -> int:
-    found = backend.get(key)
+def _version(store: Store, key: bytes) -> int:
+    found = store.get(key)
     return ABSENT if found is None else found.version
 
 
 class StoreContract(Subject):
-    @pytest.fixture
-    def store(self, backend: Backend) -> Backend | None:
-        """None for a backend that has no store, once it has said so."""
-        if lacks(backend, "store", lambda: backend.transact({}, {b"k": b"v"})):
-            return None
-        return backend
-
-    def test_what_was_put_is_found_until_it_is_removed(self, store: Backend | None) -> None:
+    def test_what_was_put_is_found_until_it_is_removed(self, store: GroupStore | None) -> None:
         if store is None:
             return
         assert store.get(b"k") is None
@@ -41,7 +35,7 @@ class StoreContract(Subject):
         assert store.get(b"k") is None
 
     def test_of_two_writes_that_check_one_version_the_second_is_refused(
-        self, store: Backend | None
+        self, store: GroupStore | None
     ) -> None:
         if store is None:
             return
@@ -53,14 +47,14 @@ class StoreContract(Subject):
         values = {key: found.value for key, found in store.scan(b"")}
         assert values == {b"k": b"1", b"of the first": b""}
 
-    def test_a_key_that_must_not_exist_is_created_once(self, store: Backend | None) -> None:
+    def test_a_key_that_must_not_exist_is_created_once(self, store: GroupStore | None) -> None:
         if store is None:
             return
         assert store.transact({b"k": ABSENT}, {b"k": b"first"})
         assert not store.transact({b"k": ABSENT}, {b"k": b"second"})
         assert [found.value for _, found in store.scan(b"k")] == [b"first"]
 
-    def test_one_failed_check_among_many_refuses_all(self, store: Backend | None) -> None:
+    def test_one_failed_check_among_many_refuses_all(self, store: GroupStore | None) -> None:
         if store is None:
             return
         store.transact({}, {b"a": b"", b"b": b""})
@@ -71,14 +65,14 @@ class StoreContract(Subject):
         assert store.transact({**checks, b"c": ABSENT}, {b"a": b"x", b"b": None, b"d": b"x"})
         assert [key for key, _ in store.scan(b"")] == [b"a", b"d"]
 
-    def test_a_check_without_puts_tells_whether_it_holds(self, store: Backend | None) -> None:
+    def test_a_check_without_puts_tells_whether_it_holds(self, store: GroupStore | None) -> None:
         if store is None:
             return
         store.transact({}, {b"a": b""})
         assert store.transact({b"a": _version(store, b"a")}, {})
         assert not store.transact({b"a": ABSENT}, {})
 
-    def test_the_version_can_be_asked_without_the_value(self, store: Backend | None) -> None:
+    def test_the_version_can_be_asked_without_the_value(self, store: GroupStore | None) -> None:
         if store is None:
             return
         assert store.version(b"k") == ABSENT
@@ -88,7 +82,7 @@ class StoreContract(Subject):
         store.transact({}, {b"k": None})
         assert store.version(b"k") == ABSENT
 
-    def test_versions_never_come_again(self, store: Backend | None) -> None:
+    def test_versions_never_come_again(self, store: GroupStore | None) -> None:
         if store is None:
             return
         seen: list[int] = []
@@ -102,22 +96,24 @@ class StoreContract(Subject):
     def test_versions_never_come_again_after_a_restart(self, opening: Opening) -> None:
         backend = opening()
         if lacks(backend, "durable", lambda: backend.capabilities.require("durable")) or lacks(
-            backend, "store", lambda: backend.transact({}, {b"k": b"v"})
+            backend, "store", lambda: home_of(backend)
         ):
             backend.close()
             return
         seen: list[int] = []
         for value in (b"a", None, b"a"):
-            backend.transact({}, {b"k": value})
-            seen.append(_version(backend, b"k"))
+            assert backend.store is not None
+            backend.store.transact({}, {b"k": value})
+            seen.append(_version(backend.store, b"k"))
             backend.close()
             backend = opening()
-            assert _version(backend, b"k") == seen[-1]
+            assert backend.store is not None
+            assert _version(backend.store, b"k") == seen[-1]
         backend.close()
         assert seen[1] == ABSENT
         assert len(set(seen)) == 3
 
-    def test_a_scan_finds_a_prefix_in_order(self, store: Backend | None) -> None:
+    def test_a_scan_finds_a_prefix_in_order(self, store: GroupStore | None) -> None:
         if store is None:
             return
         keys = [b"a", b"a\x00", b"a\xff", b"a\xff\xff", b"b", b"\xff\xff"]
@@ -126,7 +122,7 @@ class StoreContract(Subject):
             found = [(key, versioned.value) for key, versioned in store.scan(prefix)]
             assert found == [(key, key) for key in sorted(keys) if key.startswith(prefix)]
 
-    def test_a_scan_is_from_one_moment(self, store: Backend | None) -> None:
+    def test_a_scan_is_from_one_moment(self, store: GroupStore | None) -> None:
         if store is None:
             return
         store.transact({}, {b"a": b"1", b"b": b"1"})
@@ -134,23 +130,23 @@ class StoreContract(Subject):
         store.transact({}, {b"a": b"2", b"b": b"2"})
         assert [found.value for _, found in scanning] == [b"1", b"1"]
 
-    def test_no_update_is_lost_between_threads(self, store: Backend | None) -> None:
+    def test_no_update_is_lost_between_threads(self, store: GroupStore | None) -> None:
         if store is None:
             return
-        backend = store
+        shared = store
 
         def count(_: int) -> None:
             done = 0
             while done < 10:
-                found = backend.get(b"k")
+                found = shared.get(b"k")
                 value, version = (0, ABSENT) if found is None else (int(found.value), found.version)
-                done += backend.transact({b"k": version}, {b"k": b"%d" % (value + 1)})
+                done += shared.transact({b"k": version}, {b"k": b"%d" % (value + 1)})
 
         with ThreadPoolExecutor(4) as threads:
             list(threads.map(count, range(4), timeout=WAIT_S))
-        assert [found.value for _, found in backend.scan(b"k")] == [b"40"]
+        assert [found.value for _, found in shared.scan(b"k")] == [b"40"]
 
-    def test_keys_and_values_have_limits(self, store: Backend | None) -> None:
+    def test_keys_and_values_have_limits(self, store: GroupStore | None) -> None:
         if store is None:
             return
         longest, largest = b"k" * KEY_BYTES_MAX, b"v" * VALUE_BYTES_MAX
@@ -174,11 +170,12 @@ class StoreContract(Subject):
                 store.transact({}, {b"a": b"", **puts})
         assert list(store.scan(b"")) == before
 
-    def test_writing_a_value_wakes_who_waits(self, store: Backend | None) -> None:
-        if store is None:
+    def test_writing_a_value_wakes_who_waits(self, log: Log, store: GroupStore | None) -> None:
+        one_place: object = log
+        if store is not one_place or store is None:
             return
-        seen = store.changes()
+        seen = log.changes()
         with ThreadPoolExecutor(1) as threads:
-            waiting = threads.submit(store.wait, seen, 2 * WAIT_S)
+            waiting = threads.submit(log.wait, seen, 2 * WAIT_S)
             store.transact({}, {b"k": b"v"})
             assert waiting.result(WAIT_S) != seen

@@ -11,11 +11,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from headrace.core import store_keys
 from headrace.core.computations.settings import RunSettings
 from headrace.core.computations.topology import Topology
 from headrace.core.model import Record
-from headrace.core.transaction import state_entry
 from headrace.hub.hub import Hub
 from headrace.hub.run import Running
 from headrace.process import failpoints
@@ -170,10 +168,8 @@ def held(hub: Hub, group: str = "serve") -> dict[str, list[int]]:
 def stored_state(
     hub: Hub, group: str = "serve", stream: str = samples.ORDERS, shard: int = 0
 ) -> dict[str, Any]:
-    """What is committed, past any engine."""
-    backend = hub.backend
-    prefix = store_keys.state_prefix(group, backend.stream(stream).id, shard)
-    rows = [state_entry(row.value) for _, row in backend.scan(prefix)]
+    """The committed state, whatever engine committed it."""
+    rows = hub.home.state(group, hub.log.stream(stream), shard).entries()
     return {name.decode(): msgspec.msgpack.decode(data) for name, data in rows}
 
 
