@@ -1,4 +1,4 @@
-"""The seams: what a backend, a codec and a watch over members must offer to the rooms above.
+"""The seams: what a log, a home of groups and a codec must offer to the rooms above.
 
 A hub stands on a `Log`, where its records live, and a `GroupHome`, where its groups live. The rooms
 above speak in streams, shards, slices and grants. What a backend cannot do it publishes as a
@@ -21,7 +21,7 @@ from headrace.core.records.batch import Batch
 
 
 class StreamSpec(NamedTuple):
-    """What a stream shall be."""
+    """A stream to be made."""
 
     name: str
     shards: int
@@ -39,53 +39,54 @@ class Append(NamedTuple):
     shard: int
     batch: Batch
     each: bool = False
-    """Whether the offset of each record is asked for, not only where they begin and end."""
+    """Whether the offset of each record is wanted, not only where the batch begins and ends."""
 
 
 class Producer(NamedTuple):
-    """Who appends, and the number of this append: the same pair again is the same append."""
+    """The name of a producer and the number of its append. The same pair again is the same
+    append."""
 
     name: str
     seq: int
     after: int | None = None
-    """Unless None, the number its last append must have had, `NOTHING_BEFORE` for none: else it is
-    `Fenced`, and so is a repetition."""
+    """Unless None, the number that the producer's last append must have had, `NOTHING_BEFORE` for
+    none. Otherwise the append is `Fenced`, and so is a repetition."""
 
 
 NOTHING_BEFORE = -1
-"""The number before a producer's first."""
+"""The number before the first append of a producer."""
 
 
 class Place(NamedTuple):
-    """Where an appended batch went: one record behind the other from ``base`` on, unless an end
+    """Where an appended batch went: the records follow each other from ``base`` on, unless an end
     is given."""
 
     shard: int
     base: int
     end: int | None = None
-    """One behind the last record, where records of others lie between."""
+    """One behind the last record, where records of other producers lie between."""
     offsets: Sequence[int] | None = None
-    """Then those of all records, if they were asked for."""
+    """The offset of each record, if `Append.each` asked for them and they do not follow."""
 
     def behind(self, count: int) -> int:
-        """One behind the last of so many records."""
+        """One behind the last of ``count`` records."""
         return self.base + count if self.end is None else self.end
 
     def of(self, row: int) -> int:
-        """The offset of a record whose offsets were asked for."""
+        """The offset of a row of the batch."""
         return self.base + row if self.offsets is None else self.offsets[row]
 
 
 class ReadResult(NamedTuple):
-    """What a read found, and where to read next: behind gaps too, so never the last offset plus
-    one."""
+    """What a read found, and where to read next. ``next`` lies behind gaps too, so it is not
+    always the last offset plus one."""
 
     batches: Sequence[Batch]
     next: int
 
 
 class Versioned(NamedTuple):
-    """A small value; its version changes with every write, and never comes again."""
+    """A small value. Its version changes with every write, and no version comes again."""
 
     value: bytes
     version: int
@@ -97,8 +98,8 @@ ABSENT = 0
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """The right to work on one shard for a group. Only the backend reads the token: an epoch, or a
-    member's metadata."""
+    """The right to work on one shard for a group. Only the home of the group reads the token: an
+    epoch, or the metadata of a member."""
 
     group: str
     stream: StreamInfo
@@ -110,19 +111,19 @@ class Grant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """What one slice produced, and the checkpoint behind it: all becomes visible, or nothing."""
+    """What one slice produced, and its checkpoint: all of it becomes visible, or nothing."""
 
     grant: Grant
     done: Slice
-    """The checkpoint becomes its end."""
+    """The slice: the checkpoint becomes its end."""
     outputs: Sequence[Append] = ()
     state: Mapping[bytes, bytes | None] = field(default_factory=dict)
     """Changed entries of the shard's state; None removes one."""
     dead_letters: Sequence[Append] = ()
     attempts: bytes | None = None
-    """What is known of the attempts at the next record; empty forgets it, None leaves it."""
+    """Attempts at the next record; empty forgets the stored ones, None leaves them."""
     story: bytes = b""
-    """What happened, told by who did it; the backend adds where the outputs went."""
+    """What happened, told by the lane; the backend adds where the outputs went."""
 
     def __post_init__(self) -> None:
         if (self.done.stream, self.done.shard) != (self.grant.stream.name, self.grant.shard):
@@ -145,18 +146,19 @@ class Streams(Protocol):
         """All streams, sorted by name."""
 
     def delete_stream(self, name: str) -> None:
-        """Gone at once for everybody, or `UnknownStream`; space is freed afterwards."""
+        """Delete a stream, or `UnknownStream`. No process sees it any more on return; its space is
+        freed afterwards."""
 
 
 class Records(Protocol):
     """Records of streams."""
 
     def append(self, parts: Sequence[Append], producer: Producer | None = None) -> list[Place]:
-        """All parts become durable, each in order, before this returns; they become visible
-        together unless ``atomic_append`` is missing.
+        """Append batches, each in order; all are durable on return. They become visible together
+        unless ``atomic_append`` is missing.
 
-        Together they may hold `COMMIT_BYTES_MAX`. A producer's number that was seen before appends
-        nothing and returns the places of the first time."""
+        Together they may hold `COMMIT_BYTES_MAX`. An append whose producer number was seen before
+        appends nothing, and returns the places of the first time."""
 
     def read(
         self,
@@ -168,11 +170,11 @@ class Records(Protocol):
         max_records: int,
         max_bytes: int,
     ) -> ReadResult:
-        """Records with ``start <= offset < end`` from the first on, at least one if there is any,
-        within the limits.
+        """Records with ``start <= offset < end`` from the first on, within the limits, and at least
+        one if there is any. Does not wait for records that are still to come.
 
         `OffsetOutOfRange` before the first kept offset or beyond the end; `BadBatch` for a damaged
-        one."""
+        batch."""
 
     def bounds(self, stream: StreamInfo, shard: int) -> Bounds: ...
 
@@ -183,13 +185,13 @@ class Records(Protocol):
         """The ends of several shards, at little more than the cost of one."""
 
     def offset_at(self, stream: StreamInfo, shard: int, timestamp_ms: int) -> int:
-        """The first offset whose timestamp is not earlier; the end if all are."""
+        """The first offset whose timestamp is not earlier; the end if all records are earlier."""
 
     def trim(self, stream: StreamInfo, shard: int, before: int) -> None:
-        """Drop the records before that offset; it must lie within the bounds."""
+        """Drop the records before an offset, which must lie within the bounds."""
 
     def changes(self) -> int:
-        """A number that differs after anything was written by anybody."""
+        """A number that differs after any process has written anything."""
 
     def wait(self, seen: int, timeout_s: float) -> int:
         """`changes()` as soon as it differs from ``seen``, or after the time; at next to no CPU."""
@@ -201,14 +203,14 @@ class Store(Protocol):
     def get(self, key: bytes) -> Versioned | None: ...
 
     def version(self, key: bytes) -> int:
-        """The version of what is there, `ABSENT` if nothing is; cheaper than to get it."""
+        """The version under a key, `ABSENT` if there is none: cheaper than `get`."""
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, Versioned]]:
-        """All keys that begin so, in order, from one moment."""
+        """All values whose keys begin with the prefix, in order, from one moment."""
 
     def transact(self, checks: Mapping[bytes, int], puts: Mapping[bytes, bytes | None]) -> bool:
-        """If every checked key has its version (`ABSENT`: does not exist), all puts happen (None
-        removes). Else none."""
+        """Write all puts (None removes a key) if every checked key has its version (`ABSENT`: the
+        key does not exist); else write nothing. Whether the puts happened."""
 
 
 class Committer(Protocol):
@@ -218,8 +220,8 @@ class Committer(Protocol):
         """Where the outputs went; or `Fenced`, and nothing happened."""
 
     def commit_each(self, commits: Sequence[Commit]) -> list[HeadraceError | None]:
-        """Several at the cost of one, each for itself: what was wrong with each, None if it is
-        stored. Raises only if nothing is known of any."""
+        """Store several commits at the cost of one, each for itself: the error of each, None if it
+        is stored. Raises only if the outcome of none is known."""
 
 
 class Sign(NamedTuple):
@@ -229,47 +231,48 @@ class Sign(NamedTuple):
     alive: bool
     beat: int
     age_s: float | None = None
-    """How long ago that was, by the clock on the wall: to be shown, never to judge by."""
+    """How long ago the beat was, by the clock on the wall: to be shown, never to judge by."""
 
 
 class Liveness(Protocol):
     """Signs of life, apart from the store, so that a slow disk never looks like death."""
 
     def beat(self, group: str, member: str, incarnation: int, beat: int) -> None:
-        """Show a sign of life."""
+        """Give a sign of life. Must not wait for anything but its own small write."""
 
     def sign(self, group: str, member: str, incarnation: int) -> Sign | None:
         """The last sign of a member, None if it never gave one."""
 
     def leave(self, group: str, member: str, incarnation: int) -> None:
-        """Take the signs away: one's own, or those of a member that is gone."""
+        """Remove the signs of a member: of this process, or of a member that is gone."""
 
 
 class KeptGroups(Protocol):
     """Groups of another kind that the place of a log keeps by itself, as a Kafka cluster does."""
 
     def checkpoints(self, name: str | None = None) -> dict[str, dict[tuple[StreamInfo, int], int]]:
-        """For each group, or the one that is named, the next offset to read in each shard it has
-        committed in: the end where nothing but a gap is left. `UnknownGroup` if there is none of
-        that name."""
+        """For each group, or the named one, the next offset to read in each shard that it has
+        committed in: the end where nothing but a gap is left. `UnknownGroup` if no group has that
+        name."""
 
 
 class Copying(Protocol):
-    """Records of another log on their way into one shard: the position in the source is kept with
-    them, in one step. Used by one thread."""
+    """Copies records of another log into one shard. Records and their position in the source are
+    stored in one step. Used by one thread."""
 
     at: int | None
-    """Where in the source it has come to; None if nothing was copied yet."""
+    """The next position in the source; None if nothing was copied yet."""
 
     def append(self, batch: Batch, next: int) -> None:
-        """The records, and the position behind them: behind gaps too, so there may be no record.
+        """Append records and the position behind them. The position may lie behind a gap, so there
+        may be no record.
 
-        Together they may hold `COMMIT_BYTES_MAX`; `BadRecord` names one that is too large. `Fenced`
-        if another copied from the same source meanwhile: nothing was written. After any other
-        error it may have been: a new one tells by its ``at``."""
+        A batch may hold `COMMIT_BYTES_MAX`; `BadRecord` names a record that is too large. `Fenced`
+        if another copy from the same source was faster: nothing was written. After any other error
+        the batch may have been written: a new copy tells by its ``at``."""
 
     def close(self) -> None:
-        """What was appended can be read by everybody when this returns."""
+        """End the copy. Every reader sees what was appended, on return."""
 
 
 class Log(Streams, Records, Protocol):
@@ -351,14 +354,15 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Work under this grant shall end: finish, commit, release."""
+    """Work under this grant shall end: finish the record in hand, commit, release."""
 
     grant: Grant
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Work under this grant must stop: another may have it already, nothing can be committed."""
+    """Work under this grant must stop: another member may hold the shard already, and nothing can
+    be committed."""
 
     grant: Grant
 
@@ -376,41 +380,40 @@ class Lease:
 
 
 class Membership(Protocol):
-    """A place among those who share the shards of some streams: who uses it sees grants and their
-    ends, nothing else. Called by one thread at a time; `lease`, `commit` and `move`
-    by any."""
+    """A member of a group, seen from the code that works on its shards: grants, and their ends.
+    Called by one thread at a time; `lease`, `commit` and `move` by any."""
 
     lease: Lease
 
     def join(self) -> None:
-        """Take a place; or the reason why not, as an error."""
+        """Join the group; an error tells why not."""
 
     def changes(self) -> list[GrantNews]:
-        """What has changed since the last call. To be called often: this is what keeps the place.
-        `Replaced` or `UnknownGroup` if it is lost for good."""
+        """The news of grants since the last call. To be called often: this keeps the membership.
+        `Replaced` or `UnknownGroup` if the membership is lost for good."""
 
     def release(self, grants: Sequence[Grant]) -> None:
-        """Nothing is worked on under these grants any more."""
+        """Give grants back: no work goes on under them."""
 
     def commit(self, commits: Sequence[Commit]) -> list[HeadraceError | None]:
-        """What was wrong with each: None if it is stored, `Fenced` if it never will be. Where
-        that could not be told at first, it was looked up."""
+        """Store commits: the error of each, None if it is stored, `Fenced` if it never will be. An
+        outcome that could not be told at first was looked up."""
 
     def move(self, grant: Grant, to: int) -> None:
-        """Move the checkpoint, stored on return: the grant is over, a new one comes."""
+        """Move the checkpoint; stored on return. The grant is over, a new one comes."""
 
     def fence(self, grant: Grant) -> None:
-        """Whoever works under this grant shall not commit any more: it is over, a new one comes.
-        Nothing happens if it is over already; `Retryable` if it cannot be told now."""
+        """End a grant, so that no lane can commit under it any more; a new one comes. Nothing
+        happens if the grant is over already; `Retryable` if that cannot be told now."""
 
     def stop(self, grant: Grant) -> None:
-        """The shard is given to nobody until it is resumed: the grant is over. As `fence`."""
+        """Stop a shard: no member gets it until it is resumed. The grant is over, as in `fence`."""
 
     def finished(self, grant: Grant) -> None:
-        """The shard is closed, and committed to its end."""
+        """Tell the group that a closed shard is committed to its end."""
 
     def leave(self) -> None:
-        """Give the place up: what was granted is free at once."""
+        """Leave the group: its shards are free at once."""
 
 
 class StoredState(Protocol):
@@ -444,7 +447,7 @@ class GroupHome(Protocol):
 
 
 class Codec(Protocol):
-    """A value to data and back. Instances are shared between threads."""
+    """Turns a value into data and back. Instances are shared between threads."""
 
     name: str
 

@@ -1,4 +1,4 @@
-"""The groups of a hub: what they are, how far they have come, and moving that by hand."""
+"""The groups of a hub: listed, measured, and their checkpoints moved by hand."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ from headrace.groups.stored import checkpoint_of, group_values, journal_rows, sn
 from headrace.process.clock import now_ms as wall_ms
 
 GAP_MAX = 16
-"""So far back the record before a checkpoint is looked for, where offsets have gaps."""
+"""How far back the record before a checkpoint is looked for, where offsets have gaps."""
 
 
 class Groups:
-    """Made by `Hub.groups`."""
+    """The groups of one hub. Made by `Hub.groups`."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Groups:
         return group
 
     def stored(self, name: str) -> Group:
-        """The same, or what a deleted group left behind."""
+        """The group of that name as it is stored, also what a deleted group left behind."""
         return self._coordinator.load(name)
 
     def signs(self, group: Group) -> dict[str, Sign | None]:
@@ -113,8 +113,8 @@ class Groups:
     def progress(
         self, name: str | None = None, stream: str | None = None
     ) -> Iterator[GroupProgress]:
-        """How far each group has come, or one, in all its streams or in one; also where the backend
-        itself keeps the groups."""
+        """How far each group has come, or one group, in all its streams or in one. Also for groups
+        that the place of the log keeps by itself, as Kafka does."""
         if self._kept_groups is not None:
             yield from kept_progress(self._records, self._kept_groups, name, stream)
             return
@@ -123,8 +123,8 @@ class Groups:
                 yield GroupProgress(group.name, self.positions(group, stream))
 
     def positions(self, group: Group, stream: str | None = None) -> dict[ShardId, Position]:
-        """How far the group has come in each shard of its streams, or of one; those of a stream
-        that is gone are left out."""
+        """How far the group has come in each shard of its streams, or of one stream. Deleted
+        streams are left out."""
         found = {}
         for info in self._infos(group, stream):
             for shard in info.shards:
@@ -135,12 +135,12 @@ class Groups:
         return found
 
     def attempts(self, group: Group, stream: str | None = None) -> dict[ShardId, Attempts]:
-        """What is known of the attempts at the next records, where anything is stored; for the same
-        shards as `positions`."""
+        """The stored attempts at the next records, for the same shards as `positions`. Shards
+        without attempts are left out."""
         return self._stopped.attempts(group, self._infos(group, stream))
 
     def unread(self, positions: Mapping[ShardId, Position]) -> dict[ShardId, Record]:
-        """The oldest record that is still to be read, where there is one that can be."""
+        """The oldest unread record of each shard that has a readable one."""
         ahead = {s: (p.next, p.bounds.end) for s, p in positions.items() if p.lag}
         return {
             shard: records[0] for shard, records in self._read_ranges(ahead, positions, 1).items()
@@ -164,7 +164,7 @@ class Groups:
         positions: Mapping[ShardId, Position],
         most: int,
     ) -> dict[ShardId, list[Record]]:
-        """The first of the records in each range, where there is one."""
+        """The first records in each range; ranges without a readable record are left out."""
         found = {}
         for shard, (start, end) in ranges.items():
             info = positions[shard].stream
@@ -178,7 +178,7 @@ class Groups:
                     max_bytes=most * COMMIT_BYTES_MAX,
                 )
             except (Damaged, OffsetOutOfRange, RecordTooLarge, UnknownStream):
-                continue  # trimmed or deleted meanwhile, or damaged: it cannot be told
+                continue  # trimmed or deleted meanwhile, or damaged
             records = [record for batch in reading.batches for record in batch.records()]
             if records:
                 found[shard] = records[:most]
@@ -204,7 +204,7 @@ class Groups:
     # What happened to them
 
     def history(self, name: str) -> list[Entry]:
-        """What the journal tells of a group, also of a deleted one; `UnknownGroup` if nothing."""
+        """The journal of a group, also of a deleted one; `UnknownGroup` if there is none."""
         rows = journal_rows(self._store, checked_name(name))
         entries = [journal.decoded(row, self._coordinator.allocator) for row in rows]
         if not entries:
@@ -214,8 +214,8 @@ class Groups:
     def replayed(
         self, name: str, entries: Collection[Entry]
     ) -> Iterator[tuple[Entry, Group, Group]]:
-        """The entries with the group before and after each, from the earliest group that is kept
-        whole, as far as they can be told here."""
+        """The entries with the group before and after each, from the earliest whole group in the
+        journal on, as far as this process knows the allocators."""
         allocator = self._coordinator.allocator
         rows = snapshot_rows(self._store, name)
         begin = journal.whole(name, [decoded(row, allocator) for row in rows], list(entries))
@@ -253,8 +253,8 @@ class Groups:
         shards: Collection[int] | None = None,
         force: bool = False,
     ) -> list[Seek]:
-        """Move checkpoints to "earliest", "latest", an offset, a time, or so long ago; what was
-        moved. `GroupInUse` while members live: ``force`` fences those who work there."""
+        """Move checkpoints to "earliest", "latest", an offset, a time, or a duration ago; what was
+        moved. `GroupInUse` while members live: ``force`` fences the members that work there."""
         return self.move(name, self.plan(name, where, stream, shards), force)
 
     def plan_skip(self, name: str, what: ShardId | RecordId, records: int = 1) -> Seek:
@@ -278,16 +278,15 @@ class Groups:
     def skip(
         self, name: str, what: ShardId | RecordId, records: int = 1, force: bool = False
     ) -> Seek:
-        """Leave out the next records of a shard, or the one that is named; what was moved. A
-        stopped shard goes on. `GroupInUse` as in `seek`, but not for a stopped shard that is
-        nobody's any more."""
+        """Leave out the next records of a shard, or the named record; what was moved. A stopped
+        shard goes on. `GroupInUse` as in `seek`, but not for a stopped shard without an owner."""
         seek = self.plan_skip(name, what, records)
         self.move(name, [seek], force)
         return seek
 
     def resume(self, name: str, shard: ShardId | None = None) -> list[ShardId]:
-        """Let the stopped shards go on, or one of them, with all their retries; which they are.
-        An error if nothing is stopped."""
+        """Let the stopped shards go on, or one of them, with all their retries; the resumed shards.
+        An error if none is stopped."""
         group = self.load(name)
         if shard is not None:
             for info in self._infos(group, shard.stream):
@@ -301,7 +300,7 @@ class Groups:
             self._use.check_unused(name, force)
         moved = []
         for seek in plan:
-            # Who works ahead of a checkpoint that stays is fenced too, if it is forced.
+            # A member that works ahead of a checkpoint that stays is fenced too, with ``force``.
             if force or seek.checkpoint != seek.to:
                 self._force(name, seek, force)
                 moved.append(seek)

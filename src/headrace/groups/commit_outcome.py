@@ -1,4 +1,4 @@
-"""Commits whose outcome is told for sure: what could not be heard at first is looked up."""
+"""Whether a commit was stored: an outcome that the store could not tell is looked up."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace.groups.stored import checkpoint_of, is_granted
 
 
 def committed_each(store: GroupStore, commits: Sequence[Commit]) -> list[HeadraceError | None]:
-    """What was wrong with each: None if it is stored, `Fenced` if it never will be."""
+    """The error of each commit: None if it is stored, `Fenced` if it never will be."""
     try:
         errors = store.commit_each(commits)
     except Retryable as why:
@@ -23,8 +23,9 @@ def committed_each(store: GroupStore, commits: Sequence[Commit]) -> list[Headrac
 
 
 def commit_once(store: GroupStore, commit: Commit) -> None:
-    """Stored once on return. `Fenced` if it was not, or if that cannot be told: then its grant must
-    end before the work is done again, so that what may still be on its way comes too late."""
+    """Store a commit, once. `Fenced` if it was not stored, or if that cannot be told: then its
+    grant must end before the work is done again, so that a commit still under way comes too
+    late."""
     before = _checkpoint(store, commit) if not len(commit.done) else Checkpoint()
     try:
         store.commit(commit)
@@ -43,7 +44,7 @@ def commit_once(store: GroupStore, commit: Commit) -> None:
 
 
 def _looked_up(store: GroupStore, commit: Commit, error: HeadraceError) -> HeadraceError | None:
-    """Whether it was stored after all."""
+    """The error of a commit, None if it was stored after all."""
     grant = commit.grant
     stored = checkpoint_of(store, grant.group, grant.stream.id, grant.shard)
     if not is_granted(store, grant):

@@ -1,7 +1,8 @@
-"""The one way a group changes: load it, step, write it if nobody else did, else again.
+"""The one way a group changes: load its value, step, write the new value; if another coordinator
+wrote first, begin again.
 
-All of it is in `Coordinator.asking`, a generator that yields what it wants of the store; `apply`
-gives it the real store and the real time, the simulator others.
+`Coordinator.asking` holds all of it, as a generator that yields what it wants of the store. `apply`
+answers with the real store and the real time, the simulator with its own.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _SWEPT_AT_ONCE = 1000
 class Get:
     key: bytes
     known: Versioned | None = None
-    """What was got before: good enough if the version is still the same."""
+    """The value that was read before: it serves if its version is still the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ Wish = Get | Scan | Transact | Pause
 
 
 class Coordinator:
-    """Applies events to groups. Any number of them may work on one store at once."""
+    """Applies events to groups. Any number of coordinators may work on one store at once."""
 
     def __init__(
         self,
@@ -71,7 +72,7 @@ class Coordinator:
         sleep: Callable[[float], None] = time.sleep,
         now_ms: Callable[[], int] = wall_ms,
     ) -> None:
-        """``now_ms`` is the clock on the wall: told in the journal, never judged by."""
+        """``now_ms`` is the clock on the wall: the journal shows it, no decision depends on it."""
         self._store = store
         self._own = {(own.name, own.version): own for own in allocators}
         self._dice = dice
@@ -80,14 +81,15 @@ class Coordinator:
         self._loaded: dict[str, tuple[Versioned, Group]] = {}
 
     def apply(self, name: str, event: Event, still: Callable[[], bool] | None = None) -> Reply:
-        """The reply to the event, once what it changed is stored.
+        """The reply to the event, once the change is stored.
 
-        ``still`` is asked right before writing; if it says no, nothing is written. `Contended` if
-        others were faster too often, `UnknownOutcome` if it cannot be told what happened."""
+        ``still`` is asked right before writing; if it answers False, nothing is written.
+        `Contended` if other coordinators wrote first too often, `UnknownOutcome` if the store
+        cannot tell what happened."""
         return self._granting(self.asking(name, event, still))
 
     def load(self, name: str) -> Group:
-        """The group as it is; one that does not exist if there is none."""
+        """The group as it is stored; a group that does not exist if none is."""
         known, _ = self._loaded.get(name, (None, None))
         return self.read(name, self._got(Get(store_keys.group_key(checked_name(name)), known)))
 
@@ -130,7 +132,7 @@ class Coordinator:
         raise Contended(name, ATTEMPTS_MAX)
 
     def _written(self, after: Group, event: Event) -> dict[bytes, bytes | None]:
-        """The group's new value, and what the journal tells of it."""
+        """The new value of the group, and the journal entry of the event."""
         value = encoded(after)
         told = journal.kept(after, event, self._now_ms(), value)
         return {store_keys.group_key(after.name): value, **told}
@@ -150,7 +152,7 @@ class Coordinator:
         puts[key] = stored._replace(next=event.next).encoded()
 
     def _sweep(self, group: Group, found: Versioned | None) -> Generator[Wish, Any, None]:
-        """Remove what a deleted group left, as long as nobody has made it anew."""
+        """Remove what a deleted group left, unless the group was made anew meanwhile."""
         assert found is not None
         key = store_keys.group_key(group.name)
         left: list[bytes] = []
@@ -173,7 +175,7 @@ class Coordinator:
                 return
 
     def read(self, name: str, found: Versioned | None) -> Group:
-        """What was found under the group's key; decoded once as long as it stays the same."""
+        """The group of a stored value; decoded once as long as the value stays the same."""
         if found is None:
             return Group(name)
         known, group = self._loaded.get(name, (None, None))
@@ -188,7 +190,7 @@ class Coordinator:
         return self._store.get(wish.key)
 
     def allocator(self, name: str, version: str) -> Allocator:
-        """The allocator of that name and version; one that cannot deal if it is not known here."""
+        """The allocator of that name and version; one that cannot deal if this process lacks it."""
         own = self._own.get((name, version))
         if own is not None:
             return own
@@ -199,7 +201,7 @@ class Coordinator:
         return shipped if shipped.version == version else Allocator(name, version)
 
     def _granting(self, asking: Generator[Wish, Any, Reply]) -> Reply:
-        """Give a generator what it wants until it has its reply."""
+        """Answer the wishes of a generator until it returns its reply."""
         answer: Any = None
         error: UnknownOutcome | None = None
         while True:
@@ -223,14 +225,14 @@ class Coordinator:
 
 
 def _epochs(before: Group, after: Group) -> dict[bytes, bytes | None]:
-    """The epoch keys that change: one is there exactly while somebody owns the shard."""
+    """The epoch keys that change: a shard has one exactly while it has an owner."""
     old, new = _tokens(before, after), _tokens(after, before)
     puts: dict[bytes, bytes | None] = dict.fromkeys(old)
     return puts | new
 
 
 def _tokens(group: Group, other: Group) -> dict[bytes, bytes]:
-    """Keys and tokens of what is owned in one group and stands differently in the other."""
+    """Keys and tokens of the shards owned in one group whose standing differs in the other."""
     return {
         epoch_key(group.name, group.streams[shard.stream], shard.index): epoch_token(standing.epoch)
         for shard, standing in group.shards.items()

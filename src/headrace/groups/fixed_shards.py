@@ -1,4 +1,4 @@
-"""Shards that somebody chose to read alone: no group, nobody to share with, no checkpoint."""
+"""Shards that a consumer reads alone, by its own choice: no group, no sharing, no checkpoint."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headrace.core.ports import Begin, Commit, Grant, GrantNews, Lease
 
 
 class FixedShards:
-    """A `Membership` of one, for ever."""
+    """A `Membership` without a group: its shards are granted for ever."""
 
     def __init__(self, grants: Sequence[Grant]) -> None:
         self.lease = Lease(inf)

@@ -1,4 +1,5 @@
-"""The thread that gives a member's signs of life: it touches nothing that can make it wait."""
+"""The thread that gives the signs of life of a member. It touches nothing that could make it
+wait."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ SIGNS_PER_HEARTBEAT = 3
 
 
 class SignsOfLife:
-    """Beats for one seat until it is stopped, or its lease is in doubt: then it is too late."""
+    """Beats for one seat until it is stopped, or the lease of the seat is in doubt: then a sign
+    would come too late."""
 
     def __init__(
         self,
@@ -48,11 +50,11 @@ class SignsOfLife:
 
     @property
     def heartbeat_s(self) -> float:
-        """How often to tell the group: as was asked for, but often enough for its session."""
+        """How often the group is told: as the settings say, but often enough for its session."""
         return min(self._heartbeat_s, self._seat.timeout_s / 3)
 
     def sign(self) -> bool:
-        """A sign of life, unless it is too late for one."""
+        """Give a sign of life; False if it is too late for one."""
         with self._lock:
             began_s = self._clock()
             if self._seat.in_doubt(began_s):

@@ -1,4 +1,4 @@
-"""Who is in a group that is to be changed by hand: the dead hinder nobody, the living do."""
+"""Whether a group is in use: dead members are evicted, living ones forbid changes by hand."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.groups.coordinator import Coordinator
 
 
 class GroupUse:
-    """Of the groups of one hub."""
+    """The use of the groups of one hub."""
 
     def __init__(self, liveness: Liveness, coordinator: Coordinator) -> None:
         self._liveness = liveness
@@ -28,13 +28,13 @@ class GroupUse:
                     self._liveness.leave(name, *who)
 
     def check_unused(self, name: str, force: bool) -> None:
-        """`GroupInUse` while there are members, unless it is forced."""
+        """Refuse with `GroupInUse` while there are members, unless ``force`` is given."""
         members = self._coordinator.load(name).members
         if members and not force:
             raise GroupInUse(name, sorted(members))
 
     def still_unused(self, name: str, force: bool) -> Callable[[], bool]:
-        """Asked right before writing: whoever joined meanwhile is not fenced unasked."""
+        """A check right before writing: a member that joined meanwhile is not fenced unasked."""
 
         def still() -> bool:
             self.check_unused(name, force)
@@ -43,6 +43,6 @@ class GroupUse:
         return still
 
     def _is_dead(self, name: str, member: str, incarnation: int) -> bool:
-        """For sure: who never gave a sign may still be on its way."""
+        """Whether the member is dead for sure: one without any sign may still be joining."""
         sign = self._liveness.sign(name, member, incarnation)
         return sign is not None and not sign.alive

@@ -1,4 +1,4 @@
-"""How far groups have come that are in the books of the backend itself."""
+"""How far the groups have come that the place of a log keeps by itself, as Kafka does."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.groups.positions import Position
 
 
 class GroupProgress(NamedTuple):
-    """How far a group has come."""
+    """How far a group has come, by shard."""
 
     group: str
     positions: dict[ShardId, Position]
@@ -21,7 +21,8 @@ class GroupProgress(NamedTuple):
 def kept_progress(
     records: Log, kept: KeptGroups, name: str | None, stream: str | None
 ) -> Iterator[GroupProgress]:
-    """Of each group that has committed in a stream, or of one, in all shards of these streams."""
+    """The progress of each group that has committed in a stream, or of one group, in all shards of
+    these streams."""
     for group, checkpoints in sorted(kept.checkpoints(name).items()):
         infos = {info.name: info for info, _ in checkpoints}
         if stream is not None and stream not in infos:

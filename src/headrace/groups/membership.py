@@ -1,7 +1,7 @@
-"""A member's place in one of our own groups: on any backend with a store and signs of life.
+"""A member of one of our own groups: on any log, with a store and signs of life.
 
-What it may do is decided by the pure machines (`Seat`, `step`); this carries it out. Each member
-also looks out for the others and the streams (`Observer`): nobody else does.
+The pure machines (`Seat`, `step`) decide what the member may do; the membership carries it out.
+Each member also observes the other members and the streams (`Observer`): no server does.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ from headrace.groups.subscription import facts_of, found_streams
 log = logging.getLogger("headrace")
 
 BACK_S = 0.05
-"""After so long one whose lease was in doubt comes back; longer if that fails."""
+"""How long a member whose lease was in doubt waits before it joins again; longer if that fails."""
 BACK_S_MAX = 5.0
 JOINS_MAX = 5
 INCARNATIONS_KEPT = 64
@@ -99,15 +99,15 @@ class GroupMembership:
         self._signs: SignsOfLife | None = None
         self._observer: Observer | None = None
         self._grants: dict[ShardId, tuple[int, Grant]] = {}
-        """What work was told to begin on, with its epoch, and not yet heard to have ended."""
+        """The shards whose grant was announced and not released yet, with their epochs."""
         self._infos: dict[str, StreamInfo] = {}
         self._news: list[GrantNews] = []
         self._mine: deque[int] = deque(maxlen=INCARNATIONS_KEPT)
-        """Its incarnations, those of whose joining it never heard too."""
+        """The incarnations of this member, also those whose joining was never answered."""
         self._last: int | None = None
-        """The last of them that had a seat."""
+        """The last incarnation that had a seat."""
         self._version = -1
-        """Of the group's value in the store, when it was last asked for."""
+        """The version of the stored group at the last look."""
         self._heartbeat_at_s = 0.0
         self._back_at_s = 0.0
         self._back_s = BACK_S
@@ -146,7 +146,7 @@ class GroupMembership:
             if held is not None and self._grants.get(shard, (0, None))[0] != held:
                 self._begin(seat, shard, held)
         if freed:
-            self._heartbeat_at_s = 0.0  # it says the same, should this go wrong
+            self._heartbeat_at_s = 0.0  # the next heartbeat says the same if the release is lost
             self.tried(Release(seat.member, seat.incarnation, freed))
 
     def commit(self, commits: Sequence[Commit]) -> list[HeadraceError | None]:
@@ -211,7 +211,7 @@ class GroupMembership:
             self._begin(seat, shard, epoch)
 
     def _joined(self) -> Seat | None:
-        """A seat; None if somebody of this name was a moment quicker."""
+        """A seat; None if another member of this name was a moment quicker."""
         settings = self._settings
         group = self._coordinator.load(self._group)
         if not group.exists and not settings.create:
@@ -224,7 +224,7 @@ class GroupMembership:
         self._liveness.beat(self._group, settings.name, incarnation, 0)
 
         def still() -> bool:
-            """Others watch it from when it is written: so the last sign is given right before."""
+            """Others watch this member from the write on: its last sign comes right before it."""
             nonlocal signed_s
             self._check_replaced()
             signed_s = self._clock()
@@ -247,7 +247,9 @@ class GroupMembership:
         raise _refusal(reply)
 
     def _check_replaced(self) -> None:
-        """Who comes back does not take the place of one that came meanwhile; a first one does."""
+        """Refuse to come back if another process joined under this name meanwhile.
+
+        A member that joins for the first time takes over the name instead."""
         there = self._coordinator.load(self._group).members.get(self._settings.name)
         if there is None or self._last is None or there.incarnation in self._mine:
             return
@@ -304,7 +306,7 @@ class GroupMembership:
     # Heartbeats
 
     def _heartbeat(self, seat: Seat, now_s: float) -> None:
-        """When it is time, or when something in the group has changed."""
+        """Send a heartbeat when it is due, or when the group has changed."""
         version = self._coordinator.version(self._group)
         if version == self._version and now_s < self._heartbeat_at_s:
             return
@@ -312,7 +314,7 @@ class GroupMembership:
         jitter = 0.9 + 0.2 * self._dice()
         assert self._signs is not None
         self._heartbeat_at_s = now_s + self._signs.heartbeat_s * jitter
-        self._signs.sign()  # so that a shorter session, should it hear of one, begins now
+        self._signs.sign()  # a shorter session, if the reply tells of one, begins now
         heartbeat = seat.heartbeat()
         assert heartbeat is not None, "one heartbeat at a time"
         reply = self.tried(heartbeat)
@@ -322,8 +324,8 @@ class GroupMembership:
         seen = seat.seen
         changes = seat.answered(heartbeat.beat, reply)
         if seat.seen != seen:
-            # What was granted and taken back before it heard of it, the group gives to others only
-            # when it has said, knowing that, that it does not work on it.
+            # A shard may have been granted and taken back before this member heard of it. The group
+            # gives it to others only after a heartbeat that knows of it and does not hold it.
             self._heartbeat_at_s = 0.0
         if seat.over:
             self._over(seat, reply)
@@ -353,19 +355,19 @@ class GroupMembership:
         if grant is not None and epoch == change.epoch:
             self._news.append(End(grant))
         else:
-            seat.let_go(change.shard, change.epoch)  # it never began
+            seat.let_go(change.shard, change.epoch)  # work on it never began
 
     def _begin(self, seat: Seat, shard: ShardId, epoch: int) -> None:
         info = self._info(shard, seat.streams.get(shard.stream))
         if info is None:
-            return  # gone, or another one by now: the group will hear of it
+            return  # the stream was deleted or made anew: the group will hear of it
         grant = granted(self._group, info, shard.index, epoch)
         checkpoint = checkpoint_of(self._store, self._group, info.id, shard.index)
         self._grants[shard] = epoch, grant
         self._news.append(Begin(grant, None if checkpoint is None else checkpoint.next))
 
     def _info(self, shard: ShardId, stream_id: int | None) -> StreamInfo | None:
-        """The stream as it was known to have that id and that shard, asked for once."""
+        """The stream with this id and this shard, read once; None if it is another one by now."""
         info = self._infos.get(shard.stream)
         if info is None or info.id != stream_id or shard.index >= len(info.shards):
             try:
@@ -392,7 +394,7 @@ class GroupMembership:
         )
 
     def tried(self, event: Event, still: Callable[[], bool] | None = None) -> Reply | None:
-        """The reply; None if there is none now, and the next heartbeat or look will see to it."""
+        """The reply; None if the store gave none: the next heartbeat or look tries again."""
         try:
             return self._coordinator.apply(self._group, event, still)
         except Retryable as why:

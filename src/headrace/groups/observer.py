@@ -1,4 +1,4 @@
-"""What a member watches: the other members, and what becomes of the streams it reads."""
+"""What a member observes: the other members of its group, and the streams that it reads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LOOK_S = 0.1
 """How often a member looks whether its neighbours' processes are dead."""
 
 NEIGHBOURS = 3
-"""At so many it looks that often: in a large group not everybody at everybody."""
+"""How many neighbours a member looks at that often: in a large group not all at all."""
 
 
 class ObservingMember(Protocol):
@@ -35,7 +35,7 @@ class ObservingMember(Protocol):
 
 
 class Observer:
-    """Looks out from one seat."""
+    """Observes for one seat: evicts members that are gone, tells the group of changed streams."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Observer:
         self._all_at_s = 0.0
 
     def look(self, now_s: float) -> None:
-        """If it is time: at the neighbours often, at all members and streams now and then."""
+        """Look if it is time: at the neighbours often, at all members and streams less often."""
         if now_s < self._neighbours_at_s:
             return
         self._neighbours_at_s = now_s + LOOK_S
@@ -96,8 +96,8 @@ class Observer:
             for name, member in group.members.items()
             if name != self._seat.member
         }
-        # By the time it is now: the store may have been slow since the look began, and who gave a
-        # sign meanwhile was not silent from its beginning on.
+        # By the time it is now, not when the look began: the store may have been slow, and a member
+        # that gave a sign meanwhile was not silent all that time.
         for evict in self._watch.look(signs, self._clock()):
             self._evict(group.name, evict)
 
@@ -141,8 +141,8 @@ class Observer:
 
 
 def _differs(info: StreamInfo, group: Group) -> bool:
-    """Whether the group should hear of the stream again: of open shards it does not know, and of
-    closed ones that it does."""
+    """Whether the group must hear of the stream again: it does not know an open shard, or still
+    knows a closed one."""
     return group.streams.get(info.name) != info.id or any(
         (ShardId(info.name, shard.index) in group.shards) != shard.open for shard in info.shards
     )

@@ -1,4 +1,4 @@
-"""How far a group has come in a shard, and what moves that by hand: values."""
+"""The position of a group in a shard, and a planned move of its checkpoint."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from headrace.core.groups.checkpoint import Checkpoint
 from headrace.core.model import Bounds, RecordId, ShardId, StreamInfo
 
 SeekTo = Literal["earliest", "latest"] | int | datetime | timedelta
-"""Where to read next: an offset, the first record not earlier than a time, or so long ago."""
+"""Where to read next: an offset, the first record not earlier than a time, or a duration ago."""
 
 
 class Position(NamedTuple):
-    """How far a group has come in a shard of a stream that is there."""
+    """How far a group has come in a shard of an existing stream."""
 
     stream: StreamInfo
     shard: int
     checkpoint: int | None
-    """None: nothing was committed."""
+    """None if the group has not committed there."""
     bounds: Bounds
 
     @property

@@ -1,8 +1,7 @@
-"""Records that make trouble: what is stored of the attempts at them, and letting the shards go on
-that were stopped because of them.
+"""Stopped shards: the stored attempts at the record that stopped them, and resuming them.
 
-Attempts are written by commits, under a grant. Here they are written without one: only while it is
-certain that nobody has a grant of the shard, for it is stopped.
+Commits write attempts, under a grant. Here they are written without a grant: only while it is
+certain that no member holds one, because the shard is stopped.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ TRIES_MAX = 8
 
 
 class StoppedShards:
-    """Of the groups of one hub."""
+    """The stopped shards of the groups of one hub."""
 
     def __init__(self, store: Store, coordinator: Coordinator) -> None:
         self._store = store
         self._coordinator = coordinator
 
     def attempts(self, group: Group, streams: Iterable[StreamInfo]) -> dict[ShardId, Attempts]:
-        """What is stored for the shards of these streams."""
+        """The stored attempts for the shards of these streams."""
         found = {}
         for info in streams:
             for shard in info.shards:
@@ -39,7 +38,7 @@ class StoppedShards:
         return found
 
     def resume(self, group: Group, shard: ShardId | None) -> list[ShardId]:
-        """The stopped shards go on, or the one; an error if nothing is stopped."""
+        """Let the stopped shards go on, or one of them; an error if none is stopped."""
         stopped = sorted(s for s, standing in group.shards.items() if standing.stopped)
         if shard is None and not stopped:
             raise BadSetting(f"no shard of group {group.name!r} is stopped: nothing to resume")
@@ -54,23 +53,24 @@ class StoppedShards:
         return wanted
 
     def go_on(self, group: Group, shard: ShardId) -> None:
-        """A stopped shard goes on, with all its retries; one that goes on already is left alone.
+        """Let a stopped shard go on, with all its retries; a shard that goes on already stays as it
+        is.
 
-        The attempts are reset first: whoever gets the shard finds them so. If this ends halfway it
-        is still stopped, and can be resumed."""
+        The attempts are reset first: the next owner finds them so. If this process dies halfway,
+        the shard is still stopped, and can be resumed."""
         name, stream_id = group.name, group.streams.get(shard.stream)
         if stream_id is None:
             return
         for _ in range(TRIES_MAX):
-            # Looked at before the group: what is written after it was seen stopped is noticed.
+            # Read before the group: attempts written after the shard was seen stopped are noticed.
             stored = attempts_of(self._store, name, stream_id, shard.index)
             now = self._coordinator.load(name)
             standing = now.shards.get(shard)
             if standing is None or not standing.stopped or now.streams[shard.stream] != stream_id:
-                return  # by somebody else, or it is gone
+                return  # it was resumed by another process, or the stream is gone
             epoch = standing.epoch
             if standing.owner is not None:
-                # It has not let go yet: now it cannot write what it knows over what is reset.
+                # The owner has not let go yet: fenced, it cannot overwrite the reset attempts.
                 if isinstance(self._coordinator.apply(name, Fence(shard, epoch)), Denied):
                     continue
                 epoch += 1
@@ -83,7 +83,7 @@ class StoppedShards:
     def _reset(
         self, name: str, stream_id: int, shard: int, epoch: int, stored: Versioned | None
     ) -> bool:
-        """Whether nobody has begun to work there meanwhile; then nothing counts any more."""
+        """Reset the attempts; False if a member has begun to work on the shard meanwhile."""
         if stored is None:
             return True
         fresh = Attempts.decoded(stored.value)._replace(
