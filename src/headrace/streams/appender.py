@@ -12,7 +12,8 @@ from headrace.core.errors import Closed
 from headrace.core.model import RecordId, StreamInfo
 from headrace.core.ports import Append, Backend, Codec, Place
 from headrace.core.quantities import Duration, Instant, seconds
-from headrace.core.records.batch import ROW_OVERHEAD, Batch, Row
+from headrace.core.records.batch import Batch
+from headrace.core.records.row import ROW_OVERHEAD, Row
 from headrace.streams.encoding import Headers, Key, row_of
 
 
@@ -205,7 +206,7 @@ class Appender:
         if self._broken is not None:
             raise self._broken
         parts = [
-            Append(self._info, shard, Batch(rows=rows), each=True)
+            Append(self._info, shard, Batch.of_rows(rows), each=True)
             for shard, rows in flight.rows.items()
         ]
         for place in self._backend.append(parts):

@@ -9,7 +9,7 @@ from headrace.core.errors import BadRecord, BadValue, HeadraceError
 from headrace.core.model import Header
 from headrace.core.ports import Codec
 from headrace.core.quantities import Instant, instant_ms
-from headrace.core.records.batch import Row
+from headrace.core.records.row import Row
 from headrace.process.clock import now_ms
 
 Key = str | bytes | None

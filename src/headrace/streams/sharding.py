@@ -10,9 +10,10 @@ from typing import NamedTuple
 from headrace.core.errors import ShardClosed
 from headrace.core.model import StreamInfo
 from headrace.core.ports import Append, Producer
-from headrace.core.records.batch import COMMIT_BYTES_MAX, Batch
+from headrace.core.records.batch import Batch
 from headrace.core.records.limits import check_shard
 from headrace.core.records.routing import router
+from headrace.core.records.row import COMMIT_BYTES_MAX
 
 SPREAD_RECORDS = 1_000
 """So many records without a key go to one shard before the next one gets its turn."""

@@ -14,9 +14,11 @@ from headrace.core.errors import BadSetting, Unreachable
 from headrace.core.model import OFFSET_MAX, Bounds, Record, RecordId, Slice, StreamInfo
 from headrace.core.ports import Append, Backend, Codec, Place, Producer
 from headrace.core.quantities import Duration, Instant, Size, seconds, size_bytes
-from headrace.core.records.batch import COMMIT_BYTES_MAX, Batch, keyed_batch
+from headrace.core.records.batch import Batch
+from headrace.core.records.build import keyed_batch
 from headrace.core.records.conform import conformed
 from headrace.core.records.limits import check_shard
+from headrace.core.records.row import COMMIT_BYTES_MAX
 from headrace.core.records.schema import read_schema
 from headrace.process.clock import now_ms
 from headrace.streams.appender import Appender
@@ -79,7 +81,7 @@ class Stream:
         mark = producer_mark(producer, producer_seq)
         row = row_of(self._codec, value, key, headers, timestamp, sequence, flags, trace)
         target = self._shares.shard_for(row.key, shard, mark)
-        place = self._backend.append([Append(self.info, target, Batch(rows=[row]))], mark)[0]
+        place = self._backend.append([Append(self.info, target, Batch.of_rows([row]))], mark)[0]
         return RecordId(self.name, place.shard, place.base)
 
     def append_many(

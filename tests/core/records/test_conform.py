@@ -8,9 +8,11 @@ import pytest
 
 from headrace.core.errors import BadRecord
 from headrace.core.quantities import TIMESTAMP_MS_MAX
-from headrace.core.records.batch import RECORD_BYTES_MAX, Batch, Row, arrow_of
+from headrace.core.records.batch import Batch
 from headrace.core.records.conform import conformed
+from headrace.core.records.row import RECORD_BYTES_MAX, Row
 from headrace.core.records.schema import HEADERS_TYPE, SCHEMA
+from headrace.core.records.to_arrow import arrow_of
 
 NOW_MS = 1_490_855_872_363
 
@@ -95,7 +97,7 @@ def test_a_part_of_a_larger_batch_is_checked_alone() -> None:
 
 
 def test_a_batch_that_was_read_may_be_appended_elsewhere() -> None:
-    read = Batch(rows=[Row(b"k", b"v", 5)], stream="a", shard=1, offsets=(17,)).arrow
+    read = Batch.of_rows([Row(b"k", b"v", 5)], stream="a", shard=1, offsets=(17,)).arrow
     assert _rows(read) == [Row(b"k", b"v", 5)]
 
 

@@ -8,7 +8,8 @@ import pyarrow.compute as pc
 
 from headrace.core.errors import BadRecord
 from headrace.core.quantities import TIMESTAMP_MS_MAX, shown_apart
-from headrace.core.records.batch import FLAGS_MAX, RECORD_BYTES_MAX, SEQUENCE_MAX, Batch
+from headrace.core.records.batch import Batch
+from headrace.core.records.row import FLAGS_MAX, RECORD_BYTES_MAX, SEQUENCE_MAX
 from headrace.core.records.schema import (
     HEADERS_TYPE,
     SCHEMA,
@@ -46,7 +47,7 @@ def conformed(batch: pa.RecordBatch | pa.Table, now_ms: int) -> Batch:
         raise BadRecord(f"a batch that does not fit: {why}") from None
     # All buffers in full are quick to add up, and too much only for a part of a larger batch.
     whole = batch.get_total_buffer_size()
-    taken = Batch(arrow=batch, nbytes=whole if whole <= _SMALL_BYTES else None)
+    taken = Batch.of_arrow(batch, nbytes=whole if whole <= _SMALL_BYTES else None)
     if len(taken):
         _check_ranges(taken)
         taken = _whole_ms(taken)
@@ -104,7 +105,7 @@ def _whole_ms(taken: Batch) -> Batch:
     except pa.ArrowInvalid:
         us = column.view(pa.int64())
         whole = pc.multiply(pc.divide(us, 1000), 1000).view(column.type)
-        return Batch(arrow=batch.set_column(at, SCHEMA.field(at), whole))
+        return Batch.of_arrow(batch.set_column(at, SCHEMA.field(at), whole))
     return taken
 
 

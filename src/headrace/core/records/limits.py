@@ -6,7 +6,8 @@ from __future__ import annotations
 from headrace.core.errors import BadRecord, OffsetOutOfRange, UnknownShard
 from headrace.core.model import Bounds, RecordId, StreamInfo
 from headrace.core.quantities import shown_size
-from headrace.core.records.batch import COMMIT_BYTES_MAX, Batch
+from headrace.core.records.batch import Batch
+from headrace.core.records.row import COMMIT_BYTES_MAX
 
 
 def check_shard(stream: StreamInfo, shard: int) -> None:

@@ -12,8 +12,10 @@ from headrace.core.errors import BadRecord, OffsetOutOfRange, SequenceForgotten,
 from headrace.core.model import Bounds, StreamInfo
 from headrace.core.ports import Append, Backend, Place, Producer
 from headrace.core.quantities import TIMESTAMP_MS_MAX
-from headrace.core.records.batch import COMMIT_BYTES_MAX, SEQUENCE_MAX, Batch, Row, arrow_of
+from headrace.core.records.batch import Batch
+from headrace.core.records.row import COMMIT_BYTES_MAX, SEQUENCE_MAX, Row
 from headrace.core.records.schema import SCHEMA
+from headrace.core.records.to_arrow import arrow_of
 from headrace.core.transaction import PRODUCER_SEQS_REMEMBERED
 from headrace.testing.contracts.backend_under_test import (
     FACES,
@@ -53,9 +55,9 @@ class RecordsContract(Subject):
         stream = made(backend)
         rows = some_rows(12)
         offsets = [
-            *appended(backend, stream, Batch(rows=rows[:1])),
-            *appended(backend, stream, Batch(rows=rows[1:9])),
-            *appended(backend, stream, Batch(rows=rows[9:])),
+            *appended(backend, stream, Batch.of_rows(rows[:1])),
+            *appended(backend, stream, Batch.of_rows(rows[1:9])),
+            *appended(backend, stream, Batch.of_rows(rows[9:])),
         ]
         assert offsets == sorted(set(offsets))
         assert read_rows(backend, stream) == dict(zip(offsets, rows, strict=True))
@@ -74,15 +76,15 @@ class RecordsContract(Subject):
     @pytest.mark.parametrize("odd", ODD_ROWS, ids=["0", "1", "2", "3", "4"])
     def test_every_field_survives_alone(self, backend: Backend, odd: Row) -> None:
         stream = made(backend)
-        offsets = appended(backend, stream, Batch(rows=[odd]))
+        offsets = appended(backend, stream, Batch.of_rows([odd]))
         assert read_rows(backend, stream) == {offsets[0]: odd}
 
     @pytest.mark.parametrize("count", [1, 16, 17, 1_000])
     def test_rows_and_arrow_read_back_alike(self, backend: Backend, count: int) -> None:
         stream = made(backend)
         rows = some_rows(count)
-        appended(backend, stream, Batch(rows=rows))
-        appended(backend, stream, Batch(arrow=arrow_of(rows)))
+        appended(backend, stream, Batch.of_rows(rows))
+        appended(backend, stream, Batch.of_arrow(arrow_of(rows)))
         assert list(read_rows(backend, stream).values()) == [*rows, *rows]
 
     @FACES
@@ -101,8 +103,8 @@ class RecordsContract(Subject):
         data = pa.Array.from_buffers(pa.binary(), 20, [None, offsets_buffer, pa.py_buffer(source)])
         columns = arrow_of([Row(None, b"", 7)] * 20).set_column(1, SCHEMA.field(1), data)
         headers = [("name", b"value")]
-        appended(backend, stream, Batch(arrow=columns))
-        appended(backend, stream, Batch(rows=[Row(None, b"abc", 7, headers=headers)]))
+        appended(backend, stream, Batch.of_arrow(columns))
+        appended(backend, stream, Batch.of_rows([Row(None, b"abc", 7, headers=headers)]))
         source[:] = b"x" * len(source)
         headers.append(("later", b""))
         expected = [Row(None, b"abc", 7)] * 20 + [
@@ -113,13 +115,13 @@ class RecordsContract(Subject):
     def test_the_parts_of_one_append_get_a_place_each(self, backend: Backend) -> None:
         first, second = made(backend, "a", shards=2), made(backend, "b")
         rows = some_rows(6)
-        appended(backend, first, Batch(rows=some_rows(2)))
+        appended(backend, first, Batch.of_rows(some_rows(2)))
         places = backend.append(
             [
-                Append(first, 1, Batch(rows=rows[:1])),
-                Append(first, 0, Batch(arrow=arrow_of(rows[1:3]))),
-                Append(second, 0, Batch(rows=rows[3:5])),
-                Append(first, 1, Batch(rows=rows[5:])),
+                Append(first, 1, Batch.of_rows(rows[:1])),
+                Append(first, 0, Batch.of_arrow(arrow_of(rows[1:3]))),
+                Append(second, 0, Batch.of_rows(rows[3:5])),
+                Append(first, 1, Batch.of_rows(rows[5:])),
             ]
         )
         assert [place.shard for place in places] == [1, 0, 0, 1]
@@ -138,7 +140,7 @@ class RecordsContract(Subject):
         if lacks(backend, "atomic_append", lambda: backend.capabilities.require("atomic_append")):
             return
         stream = made(backend, shards=2)
-        parts = [Append(stream, shard, Batch(rows=some_rows(1))) for shard in (0, 1)]
+        parts = [Append(stream, shard, Batch.of_rows(some_rows(1))) for shard in (0, 1)]
 
         def torn() -> list[tuple[int, int]]:
             """Each shard as seen before the other: the one looked at later is never behind."""
@@ -164,7 +166,7 @@ class RecordsContract(Subject):
 
         def write(thread: int) -> list[int]:
             return [
-                appended(backend, stream, Batch(rows=[Row(b"%d" % thread, b"%d" % i, i)]))[0]
+                appended(backend, stream, Batch.of_rows([Row(b"%d" % thread, b"%d" % i, i)]))[0]
                 for i in range(15)
             ]
 
@@ -188,7 +190,7 @@ class RecordsContract(Subject):
             written = 0
             for _ in range(15):
                 try:
-                    appended(backend, gone if thread % 2 else stream, Batch(rows=some_rows(1)))
+                    appended(backend, gone if thread % 2 else stream, Batch.of_rows(some_rows(1)))
                 except UnknownStream:
                     continue
                 written += 1
@@ -200,7 +202,7 @@ class RecordsContract(Subject):
 
     def test_more_than_one_commit_can_hold_is_refused_whole(self, backend: Backend) -> None:
         stream = made(backend)
-        half = Append(stream, 0, Batch(rows=[Row(None, b"x" * (COMMIT_BYTES_MAX // 2), 1)]))
+        half = Append(stream, 0, Batch.of_rows([Row(None, b"x" * (COMMIT_BYTES_MAX // 2), 1)]))
         with pytest.raises(BadRecord, match=r"4\.0 MiB in one commit: at most 4\.0 MiB"):
             backend.append([half, half])
         assert read_rows(backend, stream) == {}
@@ -254,14 +256,14 @@ class RecordsContract(Subject):
 
     def test_at_the_end_and_in_an_empty_slice_there_is_nothing(self, backend: Backend) -> None:
         stream = made(backend)
-        end = appended(backend, stream, Batch(rows=some_rows(3)))[-1] + 1
+        end = appended(backend, stream, Batch.of_rows(some_rows(3)))[-1] + 1
         for start, stop in ((end, None), (1, 1), (2, 1)):
             reading = backend.read(stream, 0, start, stop, max_records=9, max_bytes=999)
             assert (list(reading.batches), reading.next) == ([], start)
 
     def test_out_of_range_the_error_carries_the_bounds(self, backend: Backend) -> None:
         stream = made(backend)
-        end = appended(backend, stream, Batch(rows=some_rows(3)))[-1] + 1
+        end = appended(backend, stream, Batch.of_rows(some_rows(3)))[-1] + 1
         for offset in (-1, end + 1, 2**62):
             with pytest.raises(OffsetOutOfRange) as caught:
                 backend.read(stream, 0, offset, max_records=1, max_bytes=1)
@@ -276,8 +278,8 @@ class RecordsContract(Subject):
 
     def test_several_shards_are_asked_about_at_once(self, backend: Backend) -> None:
         first, second = made(backend, "a", shards=3), made(backend, "b")
-        appended(backend, first, Batch(rows=some_rows(4)))
-        end = appended(backend, second, Batch(rows=some_rows(2)))[-1] + 1
+        appended(backend, first, Batch.of_rows(some_rows(4)))
+        end = appended(backend, second, Batch.of_rows(some_rows(2)))[-1] + 1
         asked = [(second, 0), (first, 2), (first, 0), (second, 0)]
         assert backend.ends(asked) == [end, 0, backend.bounds(first, 0).end, end]
         assert backend.bounds_of(asked) == [backend.bounds(*shard) for shard in asked]
@@ -295,7 +297,7 @@ class RecordsContract(Subject):
             return
         rows = some_rows(60)
         for i in (0, 20, 40):
-            appended(backend, stream, Batch(rows=rows[i : i + 20]))
+            appended(backend, stream, Batch.of_rows(rows[i : i + 20]))
         for before in (0, 5, 20, 33, 60):
             backend.trim(stream, 0, before)
             assert backend.bounds(stream, 0) == Bounds(before, 60)
@@ -304,14 +306,14 @@ class RecordsContract(Subject):
                 with pytest.raises(OffsetOutOfRange, match=f"first kept offset {before}") as caught:
                     backend.read(stream, 0, before - 1, max_records=1, max_bytes=1)
                 assert (caught.value.start, caught.value.end) == (before, 60)
-        assert appended(backend, stream, Batch(rows=rows[:1])) == range(60, 61)
+        assert appended(backend, stream, Batch.of_rows(rows[:1])) == range(60, 61)
         assert read_rows(backend, stream) == {60: rows[0]}
 
     def test_trimming_goes_neither_back_nor_beyond_the_end(self, backend: Backend) -> None:
         stream = made(backend)
         if lacks(backend, "trim", lambda: backend.trim(stream, 0, 0)):
             return
-        appended(backend, stream, Batch(rows=some_rows(10)))
+        appended(backend, stream, Batch.of_rows(some_rows(10)))
         backend.trim(stream, 0, 4)
         for before in (3, 11, -1):
             with pytest.raises(OffsetOutOfRange):
@@ -340,7 +342,7 @@ class RecordsContract(Subject):
         assert backend.offset_at(stream, 0, 0) == 0
         if lacks(backend, "trim", lambda: backend.trim(stream, 0, 0)):
             return
-        appended(backend, stream, Batch(rows=[Row(None, b"", ms) for ms in (90, 10, 20, 30)]))
+        appended(backend, stream, Batch.of_rows([Row(None, b"", ms) for ms in (90, 10, 20, 30)]))
         backend.trim(stream, 0, 2)
         assert backend.offset_at(stream, 0, 5) == 2
         assert backend.offset_at(stream, 0, 25) == 3
@@ -350,12 +352,12 @@ class RecordsContract(Subject):
 
     def test_a_repeated_append_returns_the_first_places(self, backend: Backend) -> None:
         stream = made(backend, shards=2)
-        parts = [Append(stream, 1, Batch(rows=some_rows(3))), _one(stream)]
+        parts = [Append(stream, 1, Batch.of_rows(some_rows(3))), _one(stream)]
         producer = Producer("p", 7)
         if lacks(backend, "producer_seq", lambda: backend.append(parts, producer)):
             return
         places = backend.append(parts, producer)
-        appended(backend, stream, Batch(rows=some_rows(5)))
+        appended(backend, stream, Batch.of_rows(some_rows(5)))
         assert backend.append(parts, producer) == places
         assert len(read_rows(backend, stream, 0)) == 6
         assert len(read_rows(backend, stream, 1)) == 3
@@ -416,7 +418,7 @@ class RecordsContract(Subject):
         stream = made(backend)
         if lacks(backend, "producer_seq", lambda: backend.append([_one(stream)], Producer("p", 0))):
             return
-        too_much = Append(stream, 0, Batch(rows=[Row(None, b"x" * COMMIT_BYTES_MAX, 1)]))
+        too_much = Append(stream, 0, Batch.of_rows([Row(None, b"x" * COMMIT_BYTES_MAX, 1)]))
         with pytest.raises(BadRecord):
             backend.append([too_much], Producer("p", 1))
         backend.append([_one(stream)], Producer("p", 1))
@@ -429,14 +431,14 @@ class RecordsContract(Subject):
         seen = backend.changes()
         with ThreadPoolExecutor(1) as threads:
             waiting = threads.submit(backend.wait, seen, 2 * WAIT_S)
-            appended(backend, stream, Batch(rows=some_rows(1)))
+            appended(backend, stream, Batch.of_rows(some_rows(1)))
             assert waiting.result(WAIT_S) != seen
         assert backend.changes() != seen
 
     def test_a_reader_that_saw_too_little_does_not_wait(self, backend: Backend) -> None:
         stream = made(backend)
         seen = backend.changes()
-        appended(backend, stream, Batch(rows=some_rows(1)))
+        appended(backend, stream, Batch.of_rows(some_rows(1)))
         began = time.monotonic()
         assert backend.wait(seen, WAIT_S) == backend.changes()
         assert time.monotonic() - began < WAIT_S / 2
@@ -450,4 +452,4 @@ class RecordsContract(Subject):
 
 
 def _one(stream: StreamInfo) -> Append:
-    return Append(stream, 0, Batch(rows=[Row(b"k", b"v", 1)]))
+    return Append(stream, 0, Batch.of_rows([Row(b"k", b"v", 1)]))

@@ -19,7 +19,8 @@ from headrace.core.errors import (
 )
 from headrace.core.model import Bounds, StreamInfo, even_shards
 from headrace.core.ports import CAPABILITIES, Append, Backend, StreamSpec
-from headrace.core.records.batch import Batch, Row
+from headrace.core.records.batch import Batch
+from headrace.core.records.row import Row
 from headrace.testing.contracts.backend_under_test import (
     WAIT_S,
     Opening,
@@ -91,20 +92,20 @@ class StreamsContract(Subject):
 
     def test_a_stream_created_anew_is_another_stream(self, backend: Backend) -> None:
         before = made(backend, "a")
-        appended(backend, before, Batch(rows=some_rows(20)))
+        appended(backend, before, Batch.of_rows(some_rows(20)))
         backend.delete_stream("a")
         assert backend.streams() == []
         after = made(backend, "a")
         assert after.id != before.id
         assert read_rows(backend, after) == {}
         row = Row(b"k", b"new", 5)
-        offsets = appended(backend, after, Batch(rows=[row]))
+        offsets = appended(backend, after, Batch.of_rows([row]))
         assert read_rows(backend, after) == {offsets[0]: row}
 
     def test_a_handle_on_a_deleted_stream_is_refused_everywhere(self, backend: Backend) -> None:
         gone = made(backend, "a")
         other = made(backend, "b")
-        batch = Batch(rows=some_rows(1))
+        batch = Batch.of_rows(some_rows(1))
         backend.delete_stream("a")
         made(backend, "a")
         for call in (
@@ -120,7 +121,7 @@ class StreamsContract(Subject):
     @pytest.mark.parametrize("shard", [-1, 2, True])
     def test_a_shard_that_is_not_there_is_named(self, backend: Backend, shard: int) -> None:
         stream = made(backend, "a", shards=2)
-        batch = Batch(rows=some_rows(1))
+        batch = Batch.of_rows(some_rows(1))
         for call in (
             lambda: backend.bounds(stream, shard),
             lambda: backend.read(stream, shard, 0, max_records=1, max_bytes=1),
@@ -146,8 +147,8 @@ class StreamsContract(Subject):
             backend.close()
             return
         kept, deleted = made(backend, "kept", shards=2), made(backend, "deleted")
-        offsets = appended(backend, kept, Batch(rows=some_rows(40)))
-        appended(backend, deleted, Batch(rows=some_rows(3)))
+        offsets = appended(backend, kept, Batch.of_rows(some_rows(40)))
+        appended(backend, deleted, Batch.of_rows(some_rows(3)))
         backend.delete_stream("deleted")
         backend.close()
         again = opening()
@@ -159,7 +160,7 @@ class StreamsContract(Subject):
     def test_a_closed_backend_refuses_everything(self, opening: Opening) -> None:
         backend = opening()
         stream = made(backend, "a")
-        batch = Batch(rows=some_rows(1))
+        batch = Batch.of_rows(some_rows(1))
         backend.close()
         backend.close()
         for call in (
