@@ -310,5 +310,5 @@ def _appends(gathered: _Gathered) -> Iterator[Append]:
             yield Append(info, target, Batch.of_rows(made))
         return
     batch = timed_batch(keys, gathered.data, gathered.times)
-    for share in shares.of(batch, keys):
+    for share in shares.parts(batch, keys):
         yield from share.appends

@@ -1,4 +1,4 @@
-"""Where reading a shard begins, or goes on when its next records were dropped."""
+"""Where the reading of a shard begins, or goes on after its next records were trimmed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Where = Literal["earliest", "latest"] | int | datetime
 
 
 def offset_of(backend: Backend, info: StreamInfo, shard: int, where: Where, what: str) -> int:
-    """The offset that is meant; `OffsetOutOfRange` if there is nothing to read."""
+    """The offset that ``where`` names; `OffsetOutOfRange` if the shard has no such offset."""
     bounds = backend.bounds(info, shard)
     if where == "earliest":
         return bounds.start
@@ -35,7 +35,7 @@ def offset_of(backend: Backend, info: StreamInfo, shard: int, where: Where, what
 
 
 class StartPolicy:
-    """By the user's choice, where no checkpoint says it."""
+    """Where to begin in a shard without a checkpoint: the user's choice."""
 
     def __init__(self, backend: Backend, start: Start) -> None:
         self._backend = backend
@@ -44,11 +44,11 @@ class StartPolicy:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether everybody would choose the same, at any time."""
+        """Whether all members would choose the same offset at any time."""
         return self._start == "earliest"
 
     def begin(self, begin: Begin) -> int:
-        """Where to begin: at the checkpoint if there is one."""
+        """The offset to begin at: the checkpoint, if there is one."""
         info, shard, at = begin.grant.stream, begin.grant.shard, begin.checkpoint
         bounds = self._backend.bounds(info, shard)
         if at is None:
@@ -60,7 +60,7 @@ class StartPolicy:
         return at
 
     def after_trim(self, grant: Grant, at: int, why: OffsetOutOfRange) -> int:
-        """Where reading goes on when the records at ``at`` were dropped meanwhile."""
+        """The offset to go on at, after the records at ``at`` were trimmed."""
         info, shard = grant.stream, grant.shard
         bounds = self._backend.bounds(info, shard)
         if at > bounds.end:
@@ -70,12 +70,14 @@ class StartPolicy:
     def _first(self, info: StreamInfo, shard: int, bounds: Bounds) -> int:
         if self._start == "error":
             raise BadSetting(
-                f"no checkpoint of {info.name}:{shard} yet, and start='error' forbids to choose: "
-                f"headrace group seek GROUP --to … sets one; or start 'earliest' or 'latest'"
+                f"{info.name}:{shard} has no checkpoint yet, and start='error' forbids to choose "
+                "one: set it by headrace group seek GROUP --to …, or use start 'earliest' or "
+                "'latest'"
             )
         if isinstance(self._start, datetime):
             return self._backend.offset_at(info, shard, instant_ms(self._start, what="start"))
-        # What has come into being since is read from its beginning: all of it is later.
+        # A stream or shard that is newer than this policy is read from its beginning: all its
+        # records are later than "latest" was.
         is_new = info.created_ms > self._opened_ms or bool(info.shards[shard].parents)
         return bounds.start if self._start == "earliest" or is_new else bounds.end
 

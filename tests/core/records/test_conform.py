@@ -199,3 +199,18 @@ def test_a_record_over_the_limit_is_found_wherever_its_bytes_are() -> None:
                 BadRecord, match="a record of 4,190,209 bytes: the most is 4,190,208"
             ):
                 conformed(arrow_of(rows), NOW_MS)
+
+
+def test_the_first_row_that_is_too_large_is_named_with_its_size_and_the_limit() -> None:
+    small, large = Row(b"k", b"v", 1), Row(b"k", b"x" * RECORD_BYTES_MAX, 1)
+    batch = arrow_of([small, small, large, small, large])
+    named = (
+        "row 2 of the batch is a record of 4,190,209 bytes: the most is 4,190,208; store the "
+        "payload elsewhere and append a reference to it"
+    )
+    for given in (batch, pa.Table.from_batches([batch.slice(0, 1), batch.slice(1)])):
+        with pytest.raises(BadRecord) as refused:
+            conformed(given, NOW_MS)
+        assert str(refused.value) == named
+    with pytest.raises(BadRecord, match=r"^row 0 of the batch is a record of 4,190,209 bytes"):
+        conformed(batch.slice(2), NOW_MS)
