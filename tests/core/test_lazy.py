@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from headrace.core.lazy import lazy
-from headrace.core.records.batch import Batch, Row, keyed_batch
+from headrace.core.records.batch import Batch
+from headrace.core.records.build import keyed_batch
+from headrace.core.records.row import Row
 
 
 class Sum:
@@ -53,8 +55,8 @@ def test_two_that_ask_for_each_other_do_not_stop_two_threads() -> None:
         return threading.Thread(target=loop, daemon=True)
 
     threads = [
-        repeated(lambda: Batch(arrow=columns).rows),
-        repeated(lambda: Batch(rows=rows).flags),
+        repeated(lambda: Batch.of_arrow(columns).rows),
+        repeated(lambda: Batch.of_rows(rows).flags),
     ]
     for thread in threads:
         thread.start()

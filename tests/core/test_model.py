@@ -20,7 +20,8 @@ from headrace.core.model import (
     Slice,
     even_shards,
 )
-from headrace.core.records.batch import Batch, Row
+from headrace.core.records.batch import Batch
+from headrace.core.records.row import Row
 from headrace.core.records.watermark import Watermark
 
 _PART = st.from_regex(r"[A-Za-z0-9._]{3,9}", fullmatch=True).filter(lambda part: part != "...")
@@ -136,13 +137,8 @@ def test_a_record_shows_one_row_of_its_batch() -> None:
         decoded.append(data)
         return "decoded"
 
-    batch = Batch(
-        rows=[Row(None, None, 0), row],
-        stream="shop/orders",
-        shard=2,
-        offsets=(7, 17),
-        decode=decode,
-    )
+    rows = [Row(None, None, 0), row]
+    batch = Batch.of_rows(rows, stream="shop/orders", shard=2, offsets=(7, 17)).decoded_by(decode)
     tombstone, record = map(Record, (batch, batch), (0, 1))
     assert (record.id, record.stream, record.shard, record.offset) == (
         RecordId("shop/orders", 2, 17),
@@ -164,5 +160,5 @@ def test_a_record_shows_one_row_of_its_batch() -> None:
 
 
 def test_a_record_with_much_data_is_shown_in_short() -> None:
-    batch = Batch(rows=[Row(None, b"x" * 41, 0)], stream="a", shard=0, offsets=(0,))
+    batch = Batch.of_rows([Row(None, b"x" * 41, 0)], stream="a", shard=0, offsets=(0,))
     assert repr(Record(batch, 0)) == f"<Record a:0+0 key=None data=b'{'x' * 40}...'>"

@@ -4,9 +4,10 @@ from typing import get_args
 
 import pytest
 
+from headrace.core.capabilities import CAPABILITIES, Capabilities, Capability
 from headrace.core.errors import BadSetting, Unsupported
 from headrace.core.model import Slice, StreamInfo, even_shards
-from headrace.core.ports import CAPABILITIES, Capabilities, Capability, Commit, Grant
+from headrace.core.ports import Commit, Grant
 
 ORDERS = StreamInfo(
     name="orders",

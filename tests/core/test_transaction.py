@@ -16,7 +16,8 @@ from headrace.core.errors import Fenced, ShardClosed
 from headrace.core.groups.checkpoint import Checkpoint
 from headrace.core.model import Slice, StreamInfo
 from headrace.core.ports import Append, Commit, Grant, StreamSpec, Versioned
-from headrace.core.records.batch import Batch, Row
+from headrace.core.records.batch import Batch
+from headrace.core.records.row import Row
 from headrace.core.transaction import STORIES_KEPT, state_entry
 
 
@@ -41,7 +42,7 @@ def _granted(backend: MemoryBackend, stream: StreamInfo) -> Grant:
 
 
 def _one(stream: StreamInfo, shard: int) -> Append:
-    return Append(stream, shard, Batch(rows=[Row(None, b"v", 0)]))
+    return Append(stream, shard, Batch.of_rows([Row(None, b"v", 0)]))
 
 
 @given(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))
@@ -67,7 +68,7 @@ def test_a_story_tells_where_the_outputs_went() -> None:
             grant=_granted(backend, orders),
             done=Slice("orders", 0, 0, 1),
             outputs=[_one(invoices, 1)],
-            dead_letters=[Append(orders, 1, Batch(rows=[Row(None, b"", 0)] * 3))],
+            dead_letters=[Append(orders, 1, Batch.of_rows([Row(None, b"", 0)] * 3))],
             story=b"told",
         )
     )
@@ -122,7 +123,7 @@ def test_a_copy_overtaken_while_it_passes_a_gap_is_fenced() -> None:
             found = super().get(key)
             if self.armed:
                 self.armed = False
-                newer.append(Batch(rows=[Row(None, b"v", 0)]), 3)
+                newer.append(Batch.of_rows([Row(None, b"v", 0)]), 3)
             return found
 
     backend = Overtaken()
@@ -130,6 +131,6 @@ def test_a_copy_overtaken_while_it_passes_a_gap_is_fenced() -> None:
     older, newer = (backend.copying(stream, 0, "source") for _ in range(2))
     backend.armed = True
     with pytest.raises(Fenced):
-        older.append(Batch(rows=[]), 2)
+        older.append(Batch.of_rows([]), 2)
     assert backend.copying(stream, 0, "source").at == 3
     assert backend.bounds(stream, 0).end == 1

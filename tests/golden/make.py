@@ -17,7 +17,9 @@ from headrace.core import store_keys
 from headrace.core.computations.attempts import Attempts
 from headrace.core.model import Slice, StreamInfo, even_shards
 from headrace.core.ports import Append, Commit, Grant, Producer, StreamSpec
-from headrace.core.records.batch import Batch, Row, arrow_of
+from headrace.core.records.batch import Batch
+from headrace.core.records.row import Row
+from headrace.core.records.to_arrow import arrow_of
 
 HERE = Path(__file__).parent / "format1"
 
@@ -79,7 +81,9 @@ def key_of(count: int) -> bytes:
 
 def sealed(some: list[Row]) -> bytes:
     """The batch as it is stored."""
-    return bytes(batches.sealed(batches.encode(Batch(rows=some)), STORE, key_of(len(some)), BASE))
+    return bytes(
+        batches.sealed(batches.encode(Batch.of_rows(some)), STORE, key_of(len(some)), BASE)
+    )
 
 
 def made_hub(directory: Path) -> None:
@@ -91,11 +95,11 @@ def made_hub(directory: Path) -> None:
     dead = backend.create_stream(
         StreamSpec("dead", 1, "bytes", "murmur2", None, None, 1_490_855_872_364)
     )
-    backend.append([Append(orders, 0, Batch(rows=ODD_ROWS))])
-    backend.append([Append(orders, 0, Batch(arrow=arrow_of(MANY_ROWS)))])
-    backend.append([Append(orders, 0, Batch(arrow=arrow_of(PLAIN_ROWS)))])
+    backend.append([Append(orders, 0, Batch.of_rows(ODD_ROWS))])
+    backend.append([Append(orders, 0, Batch.of_arrow(arrow_of(MANY_ROWS)))])
+    backend.append([Append(orders, 0, Batch.of_arrow(arrow_of(PLAIN_ROWS)))])
     for seq in (3, 2**63 - 1):
-        backend.append([Append(orders, 1, Batch(rows=ODD_ROWS[:2]))], Producer("producer", seq))
+        backend.append([Append(orders, 1, Batch.of_rows(ODD_ROWS[:2]))], Producer("producer", seq))
     backend.trim(orders, 0, 2)
     backend.transact({}, {b"golden": b"a small value", b"empty": b""})
     backend.transact({}, {store_keys.epoch_key(GROUP, orders.id, 1): b"epoch 1"})
@@ -103,7 +107,7 @@ def made_hub(directory: Path) -> None:
         Commit(
             grant=Grant(GROUP, orders, 1, b"epoch 1"),
             done=Slice("shop/orders", 1, 0, 3),
-            dead_letters=[Append(dead, 0, Batch(rows=ODD_ROWS[4:]))],
+            dead_letters=[Append(dead, 0, Batch.of_rows(ODD_ROWS[4:]))],
             state={b"ann": b"42"},
             story=b"told",
         )

@@ -51,7 +51,8 @@ from headrace.core.groups.events import (
 from headrace.core.groups.group import Group
 from headrace.core.model import Bounds, RecordId, ShardId, Slice, StreamInfo
 from headrace.core.ports import Append, Commit, Grant, ReadResult, Sign, StreamSpec
-from headrace.core.records.batch import Batch, Row
+from headrace.core.records.batch import Batch
+from headrace.core.records.row import Row
 from headrace.groups.admin import Groups
 from headrace.groups.coordinator import Coordinator
 from headrace.groups.positions import Position, Seek
@@ -82,7 +83,7 @@ def _stream(
         rows = [
             Row(b"key%d" % n, b"data", BEGIN_MS + 1000 * n, 0, 1, [], None) for n in range(records)
         ]
-        backend.append([Append(info, shard, Batch(rows=rows))])
+        backend.append([Append(info, shard, Batch.of_rows(rows))])
     return info
 
 

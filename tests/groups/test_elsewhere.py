@@ -17,7 +17,8 @@ from headrace.core.groups.allocators import balanced
 from headrace.core.groups.events import Fence, Join, ShardFacts, StreamFacts
 from headrace.core.model import ShardId, Slice, StreamInfo
 from headrace.core.ports import Append, Backend, Commit, Grant, GroupStore
-from headrace.core.records.batch import Batch, Row
+from headrace.core.records.batch import Batch
+from headrace.core.records.row import Row
 from headrace.groups.coordinator import Coordinator
 from headrace.groups.elsewhere import with_groups_in
 from headrace.groups.stored import checkpoint_of, granted
@@ -94,7 +95,7 @@ def test_two_commits_of_one_shard_in_one_call_are_both_stored(store: GroupStore)
 
 
 def test_outputs_are_refused_with_the_reason(backend: Backend, store: GroupStore) -> None:
-    batch = Batch(rows=[Row(None, b"x", 1)])
+    batch = Batch.of_rows([Row(None, b"x", 1)])
     commit = replace(_commit(_grant(store, 0), 0, 1), outputs=[Append(ORDERS, 0, batch)])
     with pytest.raises(Unsupported, match="records and groups live in two places"):
         store.commit(commit)
@@ -150,7 +151,8 @@ def test_the_same_place_for_both_is_one_place(tmp_path: Path, place: str) -> Non
     where = str(tmp_path / place) if place == "directory" else place
     with headrace.open(where, groups=where) as hub:
         assert "commit" not in hub.capabilities.missing
-        assert hub.backend.store is hub.log
+        one_place: object = hub.log
+        assert hub.backend.store is one_place
 
 
 def test_what_either_place_lacks_the_hub_lacks(tmp_path: Path) -> None:

@@ -27,7 +27,8 @@ from headrace.core.errors import (
 )
 from headrace.core.model import Bounds, StreamInfo
 from headrace.core.ports import Append, Place, Producer, ReadResult
-from headrace.core.records.batch import COMMIT_BYTES_MAX, Batch, Row
+from headrace.core.records.batch import Batch
+from headrace.core.records.row import COMMIT_BYTES_MAX, Row
 from headrace.hub import mirror as module
 from headrace.hub.hub import Hub
 from headrace.hub.mirror import Mirrored, mirror
@@ -77,8 +78,8 @@ class Sparse(MemoryBackend):
             stream, shard, first, behind, max_records=max_records, max_bytes=max_bytes
         )
         batches = [
-            Batch(
-                rows=batch.rows,
+            Batch.of_rows(
+                batch.rows,
                 stream=batch.stream,
                 shard=shard,
                 offsets=[self._offset(record) for record in batch.offsets],
@@ -106,7 +107,7 @@ def _append(hub: Hub, stream: StreamInfo, shard: int, start: int, end: int) -> N
     half = len(rows) // 2
     for part in (rows[:half], rows[half:]):
         if part:
-            hub.log.append([Append(stream, shard, Batch(rows=part))])
+            hub.log.append([Append(stream, shard, Batch.of_rows(part))])
 
 
 def _rows(hub: Hub, name: str = NAME) -> list[list[Row]]:
@@ -123,8 +124,8 @@ def test_a_stream_is_copied_with_every_field_and_setting(here: Hub, there: Hub) 
         NAME, shards=3, codec="json", routing="java-hash", retention="9000d", retention_bytes="1GiB"
     ).info
     now = [row._replace(timestamp=row.timestamp + 1_700_000_000_000) for row in some_rows(40)]
-    here.log.append([Append(stream, 0, Batch(rows=[*ODD_ROWS[:1], *now]))])
-    here.log.append([Append(stream, 2, Batch(rows=now))])
+    here.log.append([Append(stream, 0, Batch.of_rows([*ODD_ROWS[:1], *now]))])
+    here.log.append([Append(stream, 2, Batch.of_rows(now))])
     wanted = _rows(here)
     found = mirror(here, there, NAME)
     assert _rows(there) == wanted
@@ -136,7 +137,7 @@ def test_a_stream_is_copied_with_every_field_and_setting(here: Hub, there: Hub) 
 
 def test_odd_records_are_copied_between_all_kinds_of_hubs(here: Hub, there: Hub) -> None:
     stream = here.create_stream(NAME, shards=1).info
-    here.log.append([Append(stream, 0, Batch(rows=[*ODD_ROWS, *some_rows(40)]))])
+    here.log.append([Append(stream, 0, Batch.of_rows([*ODD_ROWS, *some_rows(40)]))])
     with headrace.open("memory:") as between, headrace.open("memory:") as last:
         mirror(here, between, NAME)
         mirror(between, last, NAME)
@@ -365,12 +366,12 @@ def test_a_record_that_is_too_large_is_named(there: Hub) -> None:
             reading = super().read(*arguments, **limits)  # type: ignore[arg-type]
             large = [row._replace(data=bytes(COMMIT_BYTES_MAX)) for row in reading.batches[0].rows]
             offsets = reading.batches[0].offsets
-            batch = Batch(rows=large, stream=NAME, shard=0, offsets=offsets)
+            batch = Batch.of_rows(large, stream=NAME, shard=0, offsets=offsets)
             return ReadResult([batch], reading.next)
 
     with Hub(in_one_place(Large())) as source:
         stream = source.create_stream(NAME, shards=1).info
-        source.log.append([Append(stream, 0, Batch(rows=some_rows(1)))])
+        source.log.append([Append(stream, 0, Batch.of_rows(some_rows(1)))])
         with pytest.raises(BadRecord, match=r"the record shop/orders:0\+5 has 4.0 MiB"):
             mirror(source, there, NAME)
     assert _rows(there) == [[]]
@@ -382,7 +383,7 @@ def test_a_read_larger_than_one_commit_becomes_several(
     stream = here.create_stream(NAME, shards=1).info
     for _ in range(4):
         rows = [Row(None, bytes([i]) * 900_000, 1) for i in range(4)]
-        here.log.append([Append(stream, 0, Batch(rows=rows))])
+        here.log.append([Append(stream, 0, Batch.of_rows(rows))])
     monkeypatch.setattr(module, "TURN_BYTES", 100 * COMMIT_BYTES_MAX)
     assert mirror(here, there, NAME).records == 16
     assert _rows(there) == _rows(here)
@@ -406,7 +407,7 @@ def test_ended_between_the_commits_of_one_read_it_goes_on_there(
         stream = source.create_stream(NAME, shards=1).info
         for start in range(0, 16, 4):
             rows = [Row(None, bytes([i]) * 900_000, 1) for i in range(start, start + 4)]
-            source.log.append([Append(stream, 0, Batch(rows=rows))])
+            source.log.append([Append(stream, 0, Batch.of_rows(rows))])
         with pytest.raises(DiskFull):
             mirror(source, target, NAME)
         assert 0 < len(_rows(target)[0]) < 16

@@ -10,8 +10,9 @@ from headrace.core.errors import Fenced
 from headrace.core.model import StreamInfo
 from headrace.core.ports import ABSENT, NOTHING_BEFORE, Append, Producer, Records, Store
 from headrace.core.quantities import shown_size
-from headrace.core.records.batch import COMMIT_BYTES_MAX, Batch
+from headrace.core.records.batch import Batch
 from headrace.core.records.limits import check_shard, too_large
+from headrace.core.records.row import COMMIT_BYTES_MAX
 
 
 class Marked(Records, Store, Protocol):

@@ -323,8 +323,8 @@ def _kept(part: Append) -> Part:
     """A copy that nobody else can change."""
     if part.batch.is_rows:
         rows = [row._replace(headers=tuple(row.headers)) for row in part.batch.rows]
-        batch = Batch(rows=rows, stream=part.stream.name, shard=part.shard)
+        batch = Batch.of_rows(rows, stream=part.stream.name, shard=part.shard)
     else:
         copied = pa.ipc.read_record_batch(part.batch.columns.serialize(), SCHEMA)
-        batch = Batch(arrow=copied, stream=part.stream.name, shard=part.shard)
+        batch = Batch.of_arrow(copied, stream=part.stream.name, shard=part.shard)
     return Part(part.stream, part.shard, len(batch), batch)

@@ -10,13 +10,13 @@ from headrace.consumers.consumer import Consumer, GrantCallback
 from headrace.consumers.reader import Limits
 from headrace.core.errors import BadName, BadSetting
 from headrace.core.groups.allocators import Allocator, named
+from headrace.core.groups.member_settings import MemberSettings
+from headrace.core.groups.subscription import Subscription
 from headrace.core.names import checked_name
 from headrace.core.ports import Backend, Grant, Log, Membership
 from headrace.core.quantities import Duration, Size, instant_ms, seconds, size_bytes
 from headrace.core.records.limits import check_shard
 from headrace.groups.fixed_shards import FixedShards
-from headrace.core.groups.member_settings import MemberSettings
-from headrace.core.groups.subscription import Subscription
 from headrace.groups.home import home_of
 from headrace.groups.member_settings import default_name, session_of
 from headrace.streams.start import Start

@@ -27,8 +27,8 @@ from headrace.core.model import Record, RecordId, ShardId, StreamInfo
 from headrace.core.names import checked_name
 from headrace.core.ports import Backend, GroupStore, Sign
 from headrace.core.quantities import instant_ms
-from headrace.core.records.batch import COMMIT_BYTES_MAX
 from headrace.core.records.limits import check_shard
+from headrace.core.records.row import COMMIT_BYTES_MAX
 from headrace.groups.coordinator import Coordinator
 from headrace.groups.in_use import GroupUse
 from headrace.groups.kept_progress import GroupProgress, does_not_read, kept_progress

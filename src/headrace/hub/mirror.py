@@ -26,7 +26,8 @@ from headrace.core.errors import (
 from headrace.core.model import StreamInfo
 from headrace.core.names import checked_name
 from headrace.core.ports import Copying, Log, ReadResult, StreamSpec
-from headrace.core.records.batch import COMMIT_BYTES_MAX, Batch
+from headrace.core.records.batch import Batch
+from headrace.core.records.row import COMMIT_BYTES_MAX
 from headrace.hub.hub import Hub
 from headrace.process.clock import now_ms
 
@@ -297,11 +298,11 @@ def _joined(batches: Sequence[Batch]) -> Batch:
     if len(batches) == 1:
         return batches[0]
     if not batches:
-        return Batch(rows=[])
+        return Batch.of_rows([])
     stream, shard = batches[0].stream, batches[0].shard
     offsets = list(chain.from_iterable(batch.offsets for batch in batches))
     if all(batch.is_rows for batch in batches):
         rows = [row for batch in batches for row in batch.rows]
-        return Batch(rows=rows, stream=stream, shard=shard, offsets=offsets)
+        return Batch.of_rows(rows, stream=stream, shard=shard, offsets=offsets)
     arrow = pa.concat_batches([batch.columns for batch in batches])
-    return Batch(arrow=arrow, stream=stream, shard=shard, offsets=offsets)
+    return Batch.of_arrow(arrow, stream=stream, shard=shard, offsets=offsets)

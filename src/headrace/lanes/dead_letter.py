@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headrace.core.errors import BadRecord
 from headrace.core.model import Record
-from headrace.core.records.batch import Row
+from headrace.core.records.row import Row
 from headrace.process.clock import now_ms
 
 STACK_CHARS_MAX = 8_000

@@ -133,7 +133,7 @@ class SliceEffects:
             return []
         target = self._kit.dead_letters
         assert target is not None, "made when the computation was started"
-        return [Append(target.info, 0, Batch(rows=tally.letters))]
+        return [Append(target.info, 0, Batch.of_rows(tally.letters))]
 
     def _story(self, tally: SliceResult, attempts: Attempts | None, spent_s: float) -> bytes:
         return stories.encoded(

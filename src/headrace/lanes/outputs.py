@@ -14,7 +14,9 @@ from headrace.core.errors import BadOutput
 from headrace.core.model import StreamInfo
 from headrace.core.ports import Append, Codec
 from headrace.core.quantities import Instant, shown_size
-from headrace.core.records.batch import COMMIT_BYTES_MAX, ROW_OVERHEAD, Batch, Row, timed_batch
+from headrace.core.records.batch import Batch
+from headrace.core.records.build import timed_batch
+from headrace.core.records.row import COMMIT_BYTES_MAX, ROW_OVERHEAD, Row
 from headrace.streams.encoding import Headers, Key, key_bytes, row_of
 from headrace.streams.sharding import Sharding
 
@@ -305,8 +307,8 @@ def _appends(gathered: _Gathered) -> Iterator[Append]:
             target = shares.shard_for(row.key, shard)
             rows.setdefault(target, []).append(row.checked())
         for target, made in rows.items():
-            yield Append(info, target, Batch(rows=made))
+            yield Append(info, target, Batch.of_rows(made))
         return
     batch = timed_batch(keys, gathered.data, gathered.times)
-    for share in shares.of(batch, keys):
+    for share in shares.parts(batch, keys):
         yield from share.appends

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from headrace.core.computations.attempts import Attempts
-from headrace.core.records.batch import Row
+from headrace.core.records.row import Row
 from headrace.lanes.protocol import Outcome, Report
 
 

@@ -1,4 +1,4 @@
-"""Appending in the background: records are gathered for a moment and committed together."""
+"""Append in the background: records are gathered for a moment and committed together."""
 
 from __future__ import annotations
 
@@ -10,24 +10,27 @@ from typing import Any
 
 from headrace.core.errors import Closed
 from headrace.core.model import RecordId, StreamInfo
-from headrace.core.ports import Append, Backend, Codec, Place
+from headrace.core.ports import Append, Codec, Log, Place
 from headrace.core.quantities import Duration, Instant, seconds
-from headrace.core.records.batch import ROW_OVERHEAD, Batch, Row
+from headrace.core.records.batch import Batch
+from headrace.core.records.row import ROW_OVERHEAD, Row
 from headrace.streams.encoding import Headers, Key, row_of
 
 
-class _Flight:
+class _OneCommit:
     """Records that are committed together."""
 
     def __init__(self) -> None:
         self.rows: dict[int, list[Row]] = {}
         self.count = 0
         self.nbytes = 0
-        self.landed = threading.Event()
+        self.finished = threading.Event()
+        """Set once the records are durable, or `error` says why they are not."""
         self.places: dict[int, Place] = {}
         self.error: BaseException | None = None
 
     def add(self, shard: int, row: Row, nbytes: int) -> int:
+        """Add a record; returns its position among those for its shard."""
         rows = self.rows.setdefault(shard, [])
         rows.append(row)
         self.count += 1
@@ -36,36 +39,56 @@ class _Flight:
 
 
 class Pending:
-    """A record on its way; `result` waits until it is durable."""
+    """A record that an `Appender` has taken; `result` waits until it is durable."""
 
-    __slots__ = ("_flight", "_row", "_shard", "_stream")
+    __slots__ = ("_commit", "_row", "_shard", "_stream")
 
-    def __init__(self, stream: str, flight: _Flight, shard: int, row: int) -> None:
+    def __init__(self, stream: str, commit: _OneCommit, shard: int, row: int) -> None:
         self._stream = stream
-        self._flight = flight
+        self._commit = commit
         self._shard = shard
         self._row = row
 
     def done(self) -> bool:
-        return self._flight.landed.is_set()
+        """Whether the record is durable, or cannot be written any more."""
+        return self._commit.finished.is_set()
 
     def result(self, timeout: Duration | None = None) -> RecordId:
-        """The record's id, or the error that kept it from being written; `TimeoutError` after the
-        time."""
-        if not self._flight.landed.wait(None if timeout is None else seconds(timeout)):
-            raise TimeoutError(f"a record for {self._stream}:{self._shard} is not written yet")
-        if self._flight.error is not None:
-            raise self._flight.error
-        place = self._flight.places[self._shard]
+        """Wait until the record is durable; returns its id.
+
+        Raises the error that kept the record from being written, or `TimeoutError` after
+        ``timeout``."""
+        error = self.exception(timeout)
+        if error is not None:
+            raise error
+        place = self._commit.places[self._shard]
         return RecordId(self._stream, self._shard, place.of(self._row))
+
+    def exception(self, timeout: Duration | None = None) -> BaseException | None:
+        """Wait as `result` does; returns the error that kept the record from being written, or None
+        if the record is durable.
+
+        Raises `TimeoutError` after ``timeout``.
+
+        >>> import headrace
+        >>> orders = headrace.open("memory:").create_stream("shop/orders", shards=1, codec="json")
+        >>> with orders.appender() as out:
+        ...     pending = out.append({"id": 2}, key="bob")
+        >>> pending.exception() is None
+        True
+        """
+        if not self._commit.finished.wait(None if timeout is None else seconds(timeout)):
+            raise TimeoutError(f"a record for {self._stream}:{self._shard} is not written yet")
+        return self._commit.error
 
 
 class Appender:
-    """Made by `Stream.appender`. After an error it takes no more records: order would be lost."""
+    """Made by `Stream.appender`. After an error an appender takes no more records, because they
+    would come out of order."""
 
     def __init__(
         self,
-        backend: Backend,
+        records: Log,
         info: StreamInfo,
         codec: Codec,
         shard_for: Callable[[bytes | None, int | None], int],
@@ -73,7 +96,7 @@ class Appender:
         max_records: int,
         max_bytes: int,
     ) -> None:
-        self._backend = backend
+        self._records = records
         self._info = info
         self._codec = codec
         self._shard_for = shard_for
@@ -82,11 +105,11 @@ class Appender:
         self._max_bytes = max_bytes
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        self._filling = _Flight()
+        self._filling = _OneCommit()
         self._filling_since = 0.0
         self._keyless_shard = -1
-        self._flying: _Flight | None = None
-        self._hurry = False
+        self._committing: _OneCommit | None = None
+        self._flushing = False
         self._closed = False
         self._broken: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="headrace-appender", daemon=True)
@@ -104,7 +127,7 @@ class Appender:
         trace: bytes | str | None = None,
         shard: int | None = None,
     ) -> Pending:
-        """Take one record; waits while two commits' worth of records are on their way."""
+        """Take one record. Waits while one commit is being written and the next one is full."""
         row = row_of(self._codec, value, key, headers, timestamp, sequence, flags, trace)
         nbytes = row.nbytes + ROW_OVERHEAD
         with self._lock:
@@ -117,24 +140,24 @@ class Appender:
             if not self._filling.count:
                 self._filling_since = time.monotonic()
             at = self._filling.add(target, row, nbytes)
-            flight = self._filling
-            if flight.count == 1 or self._full(0):
+            commit = self._filling
+            if commit.count == 1 or self._full(0):
                 self._changed.notify_all()
-            return Pending(self._info.name, flight, target, at)
+            return Pending(self._info.name, commit, target, at)
 
     def flush(self) -> None:
-        """Return once everything taken so far is durable, or raise what kept it from being so."""
+        """Wait until all records taken so far are durable; raises the error if one cannot be."""
         with self._lock:
-            last = self._filling if self._filling.count else self._flying
-            self._hurry = self._filling.count > 0
+            last = self._filling if self._filling.count else self._committing
+            self._flushing = self._filling.count > 0
             self._changed.notify_all()
         if last is not None:
-            last.landed.wait()
+            last.finished.wait()
         if self._broken is not None:
             raise self._broken
 
     def close(self) -> None:
-        """Flush and stop; raises what kept a record from being written."""
+        """Flush and end; raises the error if a record cannot be written."""
         with self._lock:
             self._closed = True
             self._changed.notify_all()
@@ -161,57 +184,58 @@ class Appender:
         return self._keyless_shard
 
     def _full(self, more_bytes: int) -> bool:
-        flight = self._filling
-        if not flight.count:
+        commit = self._filling
+        if not commit.count:
             return False
-        return flight.count >= self._max_records or flight.nbytes + more_bytes > self._max_bytes
+        return commit.count >= self._max_records or commit.nbytes + more_bytes > self._max_bytes
 
     def _run(self) -> None:
         try:
             self._serve()
-        except BaseException as why:  # nobody must wait for a thread that is gone
+        except BaseException as why:  # else a caller would wait for ever for this thread
             self._break(self._filling, why)
-            self._filling.landed.set()
+            self._filling.finished.set()
 
     def _serve(self) -> None:
-        while (flight := self._next()) is not None:
+        while (commit := self._next()) is not None:
             try:
-                self._commit(flight)
-            except BaseException as why:  # whoever waits for a record of it gets it raised
-                self._break(flight, why)
-            flight.landed.set()
+                self._store(commit)
+            except BaseException as why:  # raised by `Pending.result` of each of its records
+                self._break(commit, why)
+            commit.finished.set()
             with self._lock:
-                self._flying = None
+                self._committing = None
                 self._changed.notify_all()
 
-    def _next(self) -> _Flight | None:
-        """The next records to commit: when there are enough, when they have waited enough, or at
-        the end."""
+    def _next(self) -> _OneCommit | None:
+        """Wait for the next records to commit: until they are enough, have waited for the linger
+        time, or the appender is closed. None after the last ones."""
         with self._lock:
             while True:
-                flight = self._filling
+                commit = self._filling
                 waited_s = time.monotonic() - self._filling_since
-                ready = self._full(1) or self._closed or self._hurry or waited_s >= self._linger_s
-                if flight.count and ready:
-                    self._filling, self._flying = _Flight(), flight
-                    self._hurry = False
+                now = self._full(1) or self._closed or self._flushing
+                if commit.count and (now or waited_s >= self._linger_s):
+                    self._filling, self._committing = _OneCommit(), commit
+                    self._flushing = False
                     self._changed.notify_all()
-                    return flight
+                    return commit
                 if self._closed:
                     return None
-                self._changed.wait(self._linger_s - waited_s if flight.count else None)
+                self._changed.wait(self._linger_s - waited_s if commit.count else None)
 
-    def _commit(self, flight: _Flight) -> None:
+    def _store(self, commit: _OneCommit) -> None:
         if self._broken is not None:
             raise self._broken
         parts = [
-            Append(self._info, shard, Batch(rows=rows), each=True)
-            for shard, rows in flight.rows.items()
+            Append(self._info, shard, Batch.of_rows(rows), each=True)
+            for shard, rows in commit.rows.items()
         ]
-        for place in self._backend.append(parts):
-            flight.places[place.shard] = place
+        for place in self._records.append(parts):
+            commit.places[place.shard] = place
 
-    def _break(self, flight: _Flight, why: BaseException) -> None:
-        flight.error = why
+    def _break(self, commit: _OneCommit, why: BaseException) -> None:
+        """No record is taken from now on; ``why`` is raised instead."""
+        commit.error = why
         with self._lock:
             self._broken = why

@@ -1,4 +1,4 @@
-"""What a user appends, turned into a row: the value encoded, every field checked."""
+"""The row of a record that a user appends: its value is encoded, every field is checked."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headrace.core.errors import BadRecord, BadValue, HeadraceError
 from headrace.core.model import Header
 from headrace.core.ports import Codec
 from headrace.core.quantities import Instant, instant_ms
-from headrace.core.records.batch import Row
+from headrace.core.records.row import Row
 from headrace.process.clock import now_ms
 
 Key = str | bytes | None
@@ -37,6 +37,7 @@ def row_of(
     flags: int,
     trace: bytes | str | None,
 ) -> Row:
+    """The one place where the fields of a record are checked, for every way to append one."""
     data = None if value is None else codec.encode(value)
     if not isinstance(data, bytes | None):
         raise BadValue(f"codec {codec.name!r} encoded to {type(data).__name__}, not to bytes")
@@ -97,7 +98,7 @@ def encoded_pairs(
 
 
 def _encoded(codec: Codec, values: list[Any]) -> list[bytes | None]:
-    """The data of values; where one of them is bad, the codec says which."""
+    """The data of the values. If a value is bad, the codec's error names it."""
     encode_many = getattr(codec, "encode_many", None)
     if encode_many is not None:
         try:

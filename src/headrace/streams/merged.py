@@ -1,4 +1,5 @@
-"""Reading all shards of a stream as one: for people who look, not for work that must keep order."""
+"""Read several shards of a stream as one, by time. This is for people; work that must keep order
+reads shard by shard."""
 
 from __future__ import annotations
 
@@ -16,13 +17,15 @@ WAIT_S = 0.5
 def merged(
     stream: Stream, starts: dict[int, int], ends: dict[int, int] | None = None
 ) -> Iterator[Record]:
-    """The records of some shards up to their ends now, by timestamp where shards meet."""
+    """The records of some shards from ``starts`` to ``ends``, merged by timestamp.
+
+    Each shard keeps its own order. A shard without an end is read up to its end of now."""
     reads = [stream.read(shard, start, (ends or {}).get(shard)) for shard, start in starts.items()]
     return heapq.merge(*reads, key=lambda record: record.timestamp_ms)
 
 
 def followed(stream: Stream, starts: dict[int, int]) -> Iterator[Record]:
-    """The same, and then for ever what comes."""
+    """The records of `merged`, and after them every new record, for ever."""
     at = dict(starts)
     while True:
         try:
@@ -33,14 +36,14 @@ def followed(stream: Stream, starts: dict[int, int]) -> Iterator[Record]:
                 at[record.shard] = record.offset + 1
                 yield record
         except Unreachable:
-            continue  # who follows waits for those who do not answer
-        at = ends  # not behind the last record: marks and gaps may lie there
+            continue  # a follower waits for a records that does not answer
+        at = ends  # not behind the last record: a gap may follow it
         if nothing_new:
             stream.wait(seen, WAIT_S)
 
 
 def last(stream: Stream, shards: list[int], count: int) -> dict[int, int]:
-    """Where to start so that about the last ``count`` records of these shards come."""
+    """Where to start in each shard to read about the last ``count`` records of all of them."""
     bounds = {shard: stream.bounds(shard) for shard in shards}
     found = [
         record
@@ -55,7 +58,7 @@ def last(stream: Stream, shards: list[int], count: int) -> dict[int, int]:
 
 
 def _last_of(stream: Stream, shard: int, start: int, end: int, count: int) -> deque[Record]:
-    """The last ``count`` records of a shard; gaps make it look further back."""
+    """The last ``count`` records of a shard. Where there are gaps, it looks further back."""
     width = count
     while True:
         at = max(end - width, start)

@@ -1,4 +1,4 @@
-"""Where reading a shard begins, or goes on when its next records were dropped."""
+"""Where the reading of a shard begins, or goes on after its next records were trimmed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 
 from headrace.core.errors import BadSetting, OffsetOutOfRange
 from headrace.core.model import Bounds, StreamInfo
-from headrace.core.ports import Backend, Begin, Grant
+from headrace.core.ports import Begin, Grant, Log
 from headrace.core.quantities import instant_ms
 from headrace.core.records.limits import check_start
 from headrace.process.clock import now_ms
@@ -19,15 +19,15 @@ Start = Literal["earliest", "latest", "error"] | datetime
 Where = Literal["earliest", "latest"] | int | datetime
 
 
-def offset_of(backend: Backend, info: StreamInfo, shard: int, where: Where, what: str) -> int:
-    """The offset that is meant; `OffsetOutOfRange` if there is nothing to read."""
-    bounds = backend.bounds(info, shard)
+def offset_of(records: Log, info: StreamInfo, shard: int, where: Where, what: str) -> int:
+    """The offset that ``where`` names; `OffsetOutOfRange` if the shard has no such offset."""
+    bounds = records.bounds(info, shard)
     if where == "earliest":
         return bounds.start
     if where == "latest":
         return bounds.end
     if isinstance(where, datetime):
-        return backend.offset_at(info, shard, instant_ms(where, what=what))
+        return records.offset_at(info, shard, instant_ms(where, what=what))
     if isinstance(where, bool) or not isinstance(where, int):
         raise BadSetting(f"{what} {where!r}: 'earliest', 'latest', an offset or a datetime")
     check_start(info, shard, where, bounds)
@@ -35,22 +35,22 @@ def offset_of(backend: Backend, info: StreamInfo, shard: int, where: Where, what
 
 
 class StartPolicy:
-    """By the user's choice, where no checkpoint says it."""
+    """Where to begin in a shard without a checkpoint: the user's choice."""
 
-    def __init__(self, backend: Backend, start: Start) -> None:
-        self._backend = backend
+    def __init__(self, records: Log, start: Start) -> None:
+        self._records = records
         self._start = start
         self._opened_ms = now_ms()
 
     @property
     def is_fixed(self) -> bool:
-        """Whether everybody would choose the same, at any time."""
+        """Whether all members would choose the same offset at any time."""
         return self._start == "earliest"
 
     def begin(self, begin: Begin) -> int:
-        """Where to begin: at the checkpoint if there is one."""
+        """The offset to begin at: the checkpoint, if there is one."""
         info, shard, at = begin.grant.stream, begin.grant.shard, begin.checkpoint
-        bounds = self._backend.bounds(info, shard)
+        bounds = self._records.bounds(info, shard)
         if at is None:
             return self._first(info, shard, bounds)
         if at < bounds.start:
@@ -60,9 +60,9 @@ class StartPolicy:
         return at
 
     def after_trim(self, grant: Grant, at: int, why: OffsetOutOfRange) -> int:
-        """Where reading goes on when the records at ``at`` were dropped meanwhile."""
+        """The offset to go on at, after the records at ``at`` were trimmed."""
         info, shard = grant.stream, grant.shard
-        bounds = self._backend.bounds(info, shard)
+        bounds = self._records.bounds(info, shard)
         if at > bounds.end:
             raise why
         return self._after_trim(info, shard, at, bounds)
@@ -70,12 +70,14 @@ class StartPolicy:
     def _first(self, info: StreamInfo, shard: int, bounds: Bounds) -> int:
         if self._start == "error":
             raise BadSetting(
-                f"no checkpoint of {info.name}:{shard} yet, and start='error' forbids to choose: "
-                f"headrace group seek GROUP --to … sets one; or start 'earliest' or 'latest'"
+                f"{info.name}:{shard} has no checkpoint yet, and start='error' forbids to choose "
+                "one: set it by headrace group seek GROUP --to …, or use start 'earliest' or "
+                "'latest'"
             )
         if isinstance(self._start, datetime):
-            return self._backend.offset_at(info, shard, instant_ms(self._start, what="start"))
-        # What has come into being since is read from its beginning: all of it is later.
+            return self._records.offset_at(info, shard, instant_ms(self._start, what="start"))
+        # A stream or shard that is newer than this policy is read from its beginning: all its
+        # records are later than "latest" was.
         is_new = info.created_ms > self._opened_ms or bool(info.shards[shard].parents)
         return bounds.start if self._start == "earliest" or is_new else bounds.end
 

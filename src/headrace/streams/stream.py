@@ -1,4 +1,4 @@
-"""A stream of a hub: appending to it and reading it."""
+"""A stream of a hub: append records to it and read them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ import pyarrow as pa
 
 from headrace.core.errors import BadSetting, Unreachable
 from headrace.core.model import OFFSET_MAX, Bounds, Record, RecordId, Slice, StreamInfo
-from headrace.core.ports import Append, Backend, Codec, Place, Producer
+from headrace.core.ports import Append, Codec, Log, Place, Producer
 from headrace.core.quantities import Duration, Instant, Size, seconds, size_bytes
-from headrace.core.records.batch import COMMIT_BYTES_MAX, Batch, keyed_batch
+from headrace.core.records.batch import Batch
+from headrace.core.records.build import keyed_batch
 from headrace.core.records.conform import conformed
 from headrace.core.records.limits import check_shard
+from headrace.core.records.row import COMMIT_BYTES_MAX
 from headrace.core.records.schema import read_schema
 from headrace.process.clock import now_ms
 from headrace.streams.appender import Appender
@@ -32,11 +34,11 @@ FOLLOW_WAIT_S = 0.5
 class Stream:
     """Made by `Hub.create_stream` and `Hub.stream`; safe to use from several threads."""
 
-    def __init__(self, backend: Backend, info: StreamInfo, codec: Codec) -> None:
-        self._backend = backend
+    def __init__(self, records: Log, info: StreamInfo, codec: Codec) -> None:
+        self._records = records
         self._codec = codec
         self.info = info
-        self._shares = Sharding(info)
+        self._sharding = Sharding(info)
 
     @property
     def name(self) -> str:
@@ -66,20 +68,20 @@ class Stream:
         producer: str | None = None,
         producer_seq: int | None = None,
     ) -> RecordId:
-        """Append one record, durable on return.
+        """Append one record. It is durable on return.
 
-        A value of None is a tombstone. The same ``producer`` and ``producer_seq`` again appends
-        nothing and returns the same id.
+        A value of None is a tombstone. An append with the same ``producer`` and ``producer_seq`` as
+        an earlier one appends nothing and returns the earlier id.
 
         >>> import headrace
         >>> orders = headrace.open("memory:").create_stream("shop/orders", shards=1, codec="json")
         >>> str(orders.append({"id": 1}, key="ann"))
         'shop/orders:0+0'
         """
-        mark = producer_mark(producer, producer_seq)
+        by = producer_of(producer, producer_seq)
         row = row_of(self._codec, value, key, headers, timestamp, sequence, flags, trace)
-        target = self._shares.shard_for(row.key, shard, mark)
-        place = self._backend.append([Append(self.info, target, Batch(rows=[row]))], mark)[0]
+        target = self._sharding.shard_for(row.key, shard, by)
+        place = self._records.append([Append(self.info, target, Batch.of_rows([row]))], by)[0]
         return RecordId(self.name, place.shard, place.base)
 
     def append_many(
@@ -90,18 +92,18 @@ class Stream:
         producer: str | None = None,
         producer_seq: int | None = None,
     ) -> list[RecordId]:
-        """Append ``(value, key)`` pairs; their ids in the same order, durable on return.
+        """Append ``(value, key)`` pairs; returns their ids in the same order, once all are durable.
 
         Up to 4 MiB are one commit: all or nothing, where the backend offers ``atomic_append``. More
-        is several, in order; with a producer it is refused."""
-        mark = producer_mark(producer, producer_seq)
+        than that is several commits, in order; with a producer it is refused."""
+        by = producer_of(producer, producer_seq)
         keys, data = encoded_pairs(self._codec, pairs)
         ids: list[RecordId] = []
         if keys:
             batch = keyed_batch(keys, data, now_ms())
-            shares = self._shares.of(batch, keys, shard, mark, each=True)
-            for share, places in self._appended(shares, mark):
-                ids += self._ids(share, places)
+            parts = self._sharding.parts(batch, keys, shard, by, each=True)
+            for part, places in self._append_parts(parts, by):
+                ids += self._ids(part, places)
         return ids
 
     def append_arrow(
@@ -112,16 +114,16 @@ class Stream:
         producer: str | None = None,
         producer_seq: int | None = None,
     ) -> list[Slice]:
-        """Append an Arrow batch with a column ``data`` of encoded values; the slices it became,
-        durable on return.
+        """Append an Arrow batch; returns the slices that it became, once all are durable.
 
-        Other columns of `headrace.SCHEMA` are optional. Without ``shard`` the keys decide. Up to 4
-        MiB are one commit."""
-        mark = producer_mark(producer, producer_seq)
+        The column ``data`` holds encoded values. The other columns of `headrace.SCHEMA` are
+        optional. Without ``shard`` the keys choose the shards. Up to 4 MiB are one commit. A row
+        that is too large is refused by its number, before anything is written."""
+        by = producer_of(producer, producer_seq)
         taken = conformed(batch, now_ms())
         done: list[Slice] = []
-        for share, places in self._appended(self._shares.of(taken, None, shard, mark), mark):
-            for append, place in zip(share.appends, places, strict=True):
+        for part, places in self._append_parts(self._sharding.parts(taken, None, shard, by), by):
+            for append, place in zip(part.appends, places, strict=True):
                 end = place.behind(len(append.batch))
                 done.append(Slice(self.name, place.shard, place.base, end))
         return done
@@ -133,7 +135,8 @@ class Stream:
         max_records: int = 1_000,
         max_bytes: Size = "1MiB",
     ) -> Appender:
-        """Appends in the background, gathered for up to ``linger``: use it in a ``with`` block.
+        """Append in the background: records are gathered for up to ``linger``. Use it in a ``with``
+        block.
 
         >>> import headrace
         >>> orders = headrace.open("memory:").create_stream("shop/orders", shards=1, codec="json")
@@ -148,10 +151,10 @@ class Stream:
             raise BadSetting(f"max_bytes {max_bytes}: 1 to {COMMIT_BYTES_MAX}")
         linger_s = seconds(linger, what="linger")
         return Appender(
-            self._backend,
+            self._records,
             self.info,
             self._codec,
-            self._shares.shard_for,
+            self._sharding.shard_for,
             linger_s,
             max_records,
             limit,
@@ -169,8 +172,8 @@ class Stream:
         max_records: int = READ_RECORDS,
         max_bytes: Size = READ_BYTES,
     ) -> Iterator[Record]:
-        """The records of a shard in order, up to its end now; with ``follow`` it goes on waiting
-        for more.
+        """The records of a shard in order, up to its end of now; with ``follow`` also those that
+        come later, for ever.
 
         ``start`` is "earliest", "latest", an offset, or a time (the first record not earlier).
         ``max_records`` and ``max_bytes`` bound what one read of the log takes into memory.
@@ -183,7 +186,7 @@ class Stream:
         """
         batches = self._batches(shard, start, end, follow, max_records, size_bytes(max_bytes))
         decode, decode_many = self._codec.decode, getattr(self._codec, "decode_many", None)
-        # No chain: when two threads share one, it frees a generator while that runs.
+        # Not itertools.chain: if two threads share one, it frees a generator while that runs.
         return (
             record
             for batch in batches
@@ -199,44 +202,44 @@ class Stream:
         max_records: int = READ_RECORDS,
         max_bytes: Size = READ_BYTES,
     ) -> pa.RecordBatchReader:
-        """The same as Arrow batches, read as they are asked for; ``.read_all()`` makes a table of
-        them."""
+        """The records of `read` as Arrow batches, read as they are asked for. ``.read_all()`` makes
+        a table of them."""
         batches = self._batches(shard, start, end, False, max_records, size_bytes(max_bytes))
         schema = read_schema(self.name, shard)
         return pa.RecordBatchReader.from_batches(schema, (batch.arrow for batch in batches))
 
     def bounds(self, shard: int) -> Bounds:
-        """The first kept offset and the one the next record will get."""
+        """The first kept offset of a shard, and the offset that its next record will get."""
         check_shard(self.info, shard)
-        return self._backend.bounds(self.info, shard)
+        return self._records.bounds(self.info, shard)
 
     def trim(self, shard: int, before: int) -> None:
         """Drop the records of a shard before an offset, for good."""
-        self._backend.capabilities.require("trim")
+        self._records.capabilities.require("trim")
         _check_offset("before", before)
-        self._backend.trim(self.info, shard, before)
+        self._records.trim(self.info, shard, before)
 
     def split(self, shard: int) -> NoReturn:
-        """Close a shard and open two in its place, each with half of its keys. No backend can do it
-        yet: `Unsupported`, with the reason that is published in ``hub.capabilities``."""
+        """Close a shard and open two in its place, each with half of its keys. No backend can do
+        that yet: raises `Unsupported` with the reason that ``hub.capabilities`` gives."""
         check_shard(self.info, shard)
-        raise self._backend.capabilities.refusal("split")
+        raise self._records.capabilities.refusal("split")
 
     def merge(self, shard: int, neighbour: int) -> NoReturn:
-        """Close two shards and open one in their place. No backend can do it yet: as `split`."""
+        """Close two shards and open one in their place. No backend can do that yet."""
         check_shard(self.info, shard)
         check_shard(self.info, neighbour)
-        raise self._backend.capabilities.refusal("merge")
+        raise self._records.capabilities.refusal("merge")
 
     def changes(self) -> int:
-        """A number that differs after anything was written to the hub by anybody."""
-        return self._backend.changes()
+        """A number that changes with everything that any process writes to the hub."""
+        return self._records.changes()
 
     def wait(self, seen: int, timeout: Duration) -> int:
-        """`changes` as soon as it differs from ``seen``, or after the time."""
-        return self._backend.wait(seen, seconds(timeout))
+        """Wait until `changes` differs from ``seen``, or for ``timeout``; returns `changes`."""
+        return self._records.wait(seen, seconds(timeout))
 
-    # Below
+    # Private
 
     def _batches(
         self,
@@ -251,7 +254,7 @@ class Stream:
         if max_bytes < 1:
             raise BadSetting(f"max_bytes {max_bytes}: at least 1")
         bounds = self.bounds(shard)
-        at = offset_of(self._backend, self.info, shard, start, "start")
+        at = offset_of(self._records, self.info, shard, start, "start")
         if end is not None:
             _check_offset("end", end)
         if end is not None and end < at:
@@ -262,69 +265,70 @@ class Stream:
     def _read_on(
         self, shard: int, at: int, stop: int | None, follow: bool, max_records: int, max_bytes: int
     ) -> Iterator[Batch]:
-        """Up to ``stop``; None means for ever."""
-        backend = self._backend
+        """The batches from ``at`` up to ``stop``; None means for ever."""
+        records = self._records
         limits = {"max_records": max_records, "max_bytes": max_bytes}
         while stop is None or at < stop:
             try:
-                found = backend.read(self.info, shard, at, stop, **limits)
+                found = records.read(self.info, shard, at, stop, **limits)
                 if found.next == at:
-                    # Looked at before reading once more, so that nothing can slip in between.
-                    seen = backend.changes()
-                    found = backend.read(self.info, shard, at, stop, **limits)
+                    # The number first, then one more read: else a record could slip in between.
+                    seen = records.changes()
+                    found = records.read(self.info, shard, at, stop, **limits)
                     if found.next == at:
-                        backend.wait(seen, FOLLOW_WAIT_S)
+                        records.wait(seen, FOLLOW_WAIT_S)
             except Unreachable:
                 if not follow:
                     raise
-                continue  # who follows waits for ever: also for those who do not answer
+                continue  # a follower also waits for a backend that does not answer
             yield from found.batches
             at = found.next
 
-    def _appended(
-        self, shares: Iterator[CommitPart], mark: Producer | None
+    def _append_parts(
+        self, parts: Iterator[CommitPart], producer: Producer | None
     ) -> Iterator[tuple[CommitPart, list[Place]]]:
-        """Where each share went, one after the other: while one is on its way the next is made
-        ready, and it is sent once that one is there."""
-        first, second = next(shares, None), next(shares, None)
+        """Append one part after the other; yields each with its places. While a part is being
+        written, the next one is prepared, and written after it."""
+        first, second = next(parts, None), next(parts, None)
         if first is None:
             return
         if second is None:
-            yield first, self._append_all(first.appends, mark)
+            yield first, self._append_all(first.appends, producer)
             return
-        with ThreadPoolExecutor(1, "headrace-append") as hand:
-            under_way, going = first, hand.submit(self._append_all, first.appends, mark)
-            for share in itertools.chain((second,), shares):
-                yield under_way, going.result()
-                under_way, going = share, hand.submit(self._append_all, share.appends, mark)
-            yield under_way, going.result()
+        with ThreadPoolExecutor(1, "headrace-append") as pool:
+            before, written = first, pool.submit(self._append_all, first.appends, producer)
+            for part in itertools.chain((second,), parts):
+                yield before, written.result()
+                before, written = part, pool.submit(self._append_all, part.appends, producer)
+            yield before, written.result()
 
-    def _append_all(self, appends: Sequence[Append], mark: Producer | None) -> list[Place]:
-        places = self._backend.append(appends, mark)
-        if mark and [place.shard for place in places] != [append.shard for append in appends]:
+    def _append_all(self, appends: Sequence[Append], producer: Producer | None) -> list[Place]:
+        places = self._records.append(appends, producer)
+        if producer and [place.shard for place in places] != [append.shard for append in appends]:
             raise BadSetting(
-                f"producer {mark.name!r} gave producer_seq {mark.seq} to another append before"
+                f"producer {producer.name!r} gave producer_seq {producer.seq} to another append "
+                "before"
             )
         return places
 
-    def _ids(self, share: CommitPart, places: Sequence[Place]) -> list[RecordId]:
-        """The ids of a share's records, in the order in which they were given."""
+    def _ids(self, part: CommitPart, places: Sequence[Place]) -> list[RecordId]:
+        """The ids of a part's records, in the order in which they were given."""
         following = {
             place.shard: itertools.count(place.base)
             if place.offsets is None
             else iter(place.offsets)
             for place in places
         }
-        offsets = [next(following[target]) for target in share.targets]
-        fields = zip(itertools.repeat(self.name), share.targets, offsets, strict=False)
+        offsets = [next(following[target]) for target in part.targets]
+        fields = zip(itertools.repeat(self.name), part.targets, offsets, strict=False)
         return list(map(_record_id, fields))
 
 
 _record_id = partial(tuple.__new__, RecordId)
-"""`RecordId` of a tuple, without a Python frame for each."""
+"""Makes a `RecordId` of a tuple without a Python frame for each."""
 
 
-def producer_mark(producer: str | None, producer_seq: int | None) -> Producer | None:
+def producer_of(producer: str | None, producer_seq: int | None) -> Producer | None:
     if (producer is None) != (producer_seq is None):
         raise BadSetting("producer and producer_seq go together")
     if producer is None or producer_seq is None:

@@ -14,7 +14,8 @@ from headrace.backends.kafka.appending.copying import KafkaCopying
 from headrace.backends.kafka.messages import outgoing
 from headrace.core.errors import Fenced, HeadraceError, Refused
 from headrace.core.model import StreamInfo, even_shards
-from headrace.core.records.batch import Batch, Row
+from headrace.core.records.batch import Batch
+from headrace.core.records.row import Row
 
 Wrapped = Callable[[Producer], Any]
 
@@ -60,7 +61,7 @@ def described(topic: str, shards: int = 1) -> StreamInfo:
 
 def numbers(start: int, end: int) -> Batch:
     rows = [Row(b"key", b"%d" % i, 1_000 + i) for i in range(start, end)]
-    return Batch(rows=rows, stream="source", shard=0, offsets=range(start, end))
+    return Batch.of_rows(rows, stream="source", shard=0, offsets=range(start, end))
 
 
 def copy_numbers(into: KafkaCopying, end: int, step: int = STEP) -> None:

@@ -164,10 +164,9 @@ def test_who_is_refused_in_the_middle_is_told_that_some_is_written(
              pa.array(times, pa.timestamp("us", "UTC"))],
             names=["key", "data", "timestamp"],
         )  # fmt: skip
-        shares = Sharding(stream.info)
-        (share,) = shares.of(conformed(batch, 0), each=each)
+        (part,) = Sharding(stream.info).parts(conformed(batch, 0), each=each)
         with pytest.raises(headrace.UnknownOutcome, match="look what was written"):
-            hub.backend.append(share.appends)
+            hub.backend.append(part.appends)
         written = sum(1 for shard in range(shards) for _ in stream.read(shard))
         assert 0 < written < count
 

@@ -19,7 +19,8 @@ from confluent_kafka.cimpl import NewTopic
 from headrace.backends.kafka.appending import copying as module
 from headrace.backends.kafka.appending.copying import KafkaCopying
 from headrace.core.errors import BadRecord, Closed, Fenced, Refused, UnknownOutcome, UnknownStream
-from headrace.core.records.batch import Batch, Row
+from headrace.core.records.batch import Batch
+from headrace.core.records.row import Row
 from headrace.testing.children import Child, dice, until
 from headrace.tools.kafka_node import Broker
 from tests.backends.kafka.copier import copy_numbers, copying, numbers
@@ -118,7 +119,7 @@ def test_all_fields_of_the_client_arrive(broker: Broker, topic: str) -> None:
         Row(None, None, 1_490_855_872_363),
     ]
     with closing(copying(broker.bootstrap, topic)) as into:
-        into.append(Batch(rows=rows), 2)
+        into.append(Batch.of_rows(rows), 2)
     first, second = _messages(broker.bootstrap, topic)
     assert (first.key(), first.value(), first.timestamp()[1]) == (b"\xff\0", b"", 5)
     assert first.headers() == [("a", b"1"), ("a", None)]
@@ -189,7 +190,7 @@ def test_a_record_larger_than_the_topic_takes_is_named(
 ) -> None:
     topic = make_topic(**{"max.message.bytes": "20000"})
     rows = [Row(None, b"small", 1), Row(None, os.urandom(30_000), 2), Row(None, b"last", 3)]
-    batch = Batch(rows=rows, stream="far/away", shard=3, offsets=[17, 19, 20])
+    batch = Batch.of_rows(rows, stream="far/away", shard=3, offsets=[17, 19, 20])
     with closing(copying(broker.bootstrap, topic, message_bytes_max=20_000)) as into:
         with pytest.raises(BadRecord, match=rf"far/away:3\+19 has 29.3 KiB.*of the topic {topic}"):
             into.append(batch, 21)
@@ -200,7 +201,7 @@ def test_a_record_larger_than_the_topic_takes_is_named(
 
 
 def test_a_record_larger_than_the_client_takes_is_named(broker: Broker, topic: str) -> None:
-    batch = Batch(rows=[Row(None, bytes(2**21), 1)], stream="far/away", shard=3, offsets=[17])
+    batch = Batch.of_rows([Row(None, bytes(2**21), 1)], stream="far/away", shard=3, offsets=[17])
     with closing(copying(broker.bootstrap, topic)) as into:
         with pytest.raises(BadRecord, match=r"far/away:3\+17 has 2.0 MiB"):
             into.append(batch, 18)

@@ -39,8 +39,9 @@ from headrace.backends.kafka.topics.stream_descriptions import Description, Desc
 from headrace.core.model import Bounds
 from headrace.core.ports import CAPABILITIES, Append, Backend, ReadResult
 from headrace.core.quantities import TIMESTAMP_MS_MAX
-from headrace.core.records.batch import Batch, Row
+from headrace.core.records.batch import Batch
 from headrace.core.records.routing import router
+from headrace.core.records.row import Row
 from headrace.testing.children import until
 from headrace.testing.contracts.backend_under_test import WAIT_S
 from tests.backends.kafka.hubs import Place
@@ -283,7 +284,7 @@ def test_a_full_queue_of_the_client_is_waited_for(place: Place, hub: headrace.Hu
         ids = stream.append_many([(b"%d" % i, "k") for i in range(2_000)])
         batch = pa.record_batch({"data": [b"%d" % i for i in range(2_000)]})
         stream.append_arrow(batch, shard=0)
-        odd = Batch(rows=[Row(b"k", b"%d" % i, 5, flags=1) for i in range(500)])
+        odd = Batch.of_rows([Row(b"k", b"%d" % i, 5, flags=1) for i in range(500)])
         narrow.backend.append([Append(stream.info, 0, odd)])
     assert [i.offset for i in ids] == list(range(2_000))
     wanted = [*range(2_000), *range(2_000), *range(500)]
@@ -356,7 +357,7 @@ ROWS = st.builds(
 
 @given(ROWS)
 def test_whatever_a_record_holds_its_headers_are_told_apart(row: Row) -> None:
-    (message,) = outgoing(Batch(rows=[row]))
+    (message,) = outgoing(Batch.of_rows([row]))
     headers, extra = split_headers(message.headers or [])
     assert headers == row.headers
     assert (extra.sequence, extra.flags, extra.trace) == (row.sequence, row.flags, row.trace)
@@ -369,7 +370,7 @@ def test_random_records_survive_the_broker(hub: headrace.Hub) -> None:
     @settings(max_examples=40, deadline=None)
     @given(st.lists(ROWS, min_size=1, max_size=30))
     def survives(rows: list[Row]) -> None:
-        (place,) = hub.backend.append([Append(stream.info, 0, Batch(rows=rows), each=True)])
+        (place,) = hub.backend.append([Append(stream.info, 0, Batch.of_rows(rows), each=True)])
         reading = hub.backend.read(
             stream.info, 0, place.base, max_records=len(rows), max_bytes=2**22
         )

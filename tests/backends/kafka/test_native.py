@@ -29,7 +29,8 @@ from headrace.backends.kafka.reading.fetched_columns import FetchedColumns
 from headrace.backends.kafka.reading.listed import ListedRecords
 from headrace.core.ports import Append
 from headrace.core.quantities import TIMESTAMP_MS_MAX
-from headrace.core.records.batch import Batch, Row
+from headrace.core.records.batch import Batch
+from headrace.core.records.row import Row
 from headrace.testing.children import Child, until
 from headrace.testing.contracts.backend_under_test import WAIT_S
 from headrace.tools.bench.usage import memory
@@ -106,7 +107,7 @@ def test_what_is_read_is_the_same_both_ways(
     rows = []
     for piece in range(12):
         some = [_row(dice, headed and piece % 3 != 1) for _ in range(dice.randrange(1, 150))]
-        hub.backend.append([Append(stream.info, 0, Batch(rows=some))])
+        hub.backend.append([Append(stream.info, 0, Batch.of_rows(some))])
         place.write("a", [b"aborted"], commit=False)
         rows += some
     for most, nbytes in [(1000, 2**20), (7, 2**20), (1000, 5000), (500, 1)]:

@@ -23,7 +23,8 @@ from headrace.backends.kafka.backend import KafkaBackend
 from headrace.backends.kafka.reading import fetched, listed
 from headrace.backends.kafka.topics.stream_descriptions import TOPIC, Descriptions
 from headrace.backends.kafka.topics.topics import Topics
-from headrace.core.records.batch import Batch, Row
+from headrace.core.records.batch import Batch
+from headrace.core.records.row import Row
 from headrace.testing.children import until
 from headrace.testing.contracts.backend_under_test import WAIT_S
 from headrace.tools.kafka_node import Broker
@@ -315,6 +316,6 @@ def test_rights_to_copy_into_a_stream(rights: Rights, root: headrace.Hub) -> Non
     with rights.open() as hub:
         assert isinstance(hub.backend, KafkaBackend)
         copying = hub.backend.copying(hub.stream("a").info, 0, "elsewhere")
-        copying.append(Batch(rows=[Row(b"k", b"copied", 5)]), 1)
+        copying.append(Batch.of_rows([Row(b"k", b"copied", 5)]), 1)
         copying.close()
     assert [record.value for record in theirs.read(0)] == [b"copied"]

@@ -21,7 +21,8 @@ from headrace.core.errors import BadBatch, BadStored, NewerFormat, SequenceForgo
 from headrace.core.groups.checkpoint import Checkpoint
 from headrace.core.model import Bounds, StreamInfo, even_shards
 from headrace.core.ports import Append, Place, Producer, Versioned
-from headrace.core.records.batch import Batch, Row
+from headrace.core.records.batch import Batch
+from headrace.core.records.row import Row
 from headrace.core.transaction import state_entry
 from headrace.testing.contracts.backend_under_test import plain, read_rows
 from tests.golden import make
@@ -225,7 +226,7 @@ def test_the_values_of_a_stored_hub_are_what_they_were(backend: LmdbBackend) -> 
 
 def test_a_stored_hub_is_written_on(backend: LmdbBackend) -> None:
     orders = backend.stream("shop/orders")
-    again = [Append(orders, 1, Batch(rows=ODD_ROWS[:2]))]
+    again = [Append(orders, 1, Batch.of_rows(ODD_ROWS[:2]))]
     assert backend.append(again, Producer("producer", 3)) == [Place(1, 0)]
     assert backend.append(again, Producer("producer", 2**63 - 1)) == [Place(1, 2)]
     with pytest.raises(SequenceForgotten):

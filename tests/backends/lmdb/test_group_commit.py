@@ -13,7 +13,7 @@ import headrace
 from headrace.backends.lmdb import writer
 from headrace.backends.lmdb.writer import Writer
 from headrace.codec import registry
-from headrace.core.records.batch import COMMIT_BYTES_MAX
+from headrace.core.records.row import COMMIT_BYTES_MAX
 from headrace.testing.children import until
 from tests.harness.faults import raw_store
 

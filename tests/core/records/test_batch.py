@@ -9,16 +9,11 @@ from hypothesis import strategies as st
 
 from headrace.core.errors import BadRecord
 from headrace.core.quantities import TIMESTAMP_MS_MAX
-from headrace.core.records.batch import (
-    FLAGS_MAX,
-    RECORD_BYTES_MAX,
-    SEQUENCE_MAX,
-    Batch,
-    Row,
-    arrow_of,
-    keyed_batch,
-)
+from headrace.core.records.batch import Batch
+from headrace.core.records.build import keyed_batch
+from headrace.core.records.row import FLAGS_MAX, RECORD_BYTES_MAX, SEQUENCE_MAX, Row
 from headrace.core.records.schema import SCHEMA, read_schema
+from headrace.core.records.to_arrow import arrow_of
 
 ROWS = st.builds(
     Row,
@@ -37,8 +32,8 @@ SOME_ROWS = st.lists(ROWS, max_size=20)
 
 @given(SOME_ROWS)
 def test_both_faces_show_the_same_records(rows: list[Row]) -> None:
-    of_rows = Batch(rows=rows, offsets=range(len(rows)))
-    of_arrow = Batch(arrow=arrow_of(rows), offsets=range(len(rows)))
+    of_rows = Batch.of_rows(rows, offsets=range(len(rows)))
+    of_arrow = Batch.of_arrow(arrow_of(rows), offsets=range(len(rows)))
     assert of_rows.columns.schema == SCHEMA
     assert of_rows.columns.equals(of_arrow.columns)
     assert list(of_arrow.rows) == rows
@@ -64,8 +59,8 @@ def test_a_part_is_what_the_list_would_be(rows: list[Row], data: st.DataObject) 
     end = data.draw(st.integers(start, len(rows)))
     offsets = range(10, 10 + len(rows))
     for batch in (
-        Batch(rows=rows, stream="a", shard=3, offsets=offsets),
-        Batch(arrow=arrow_of(rows), stream="a", shard=3, offsets=offsets),
+        Batch.of_rows(rows, stream="a", shard=3, offsets=offsets),
+        Batch.of_arrow(arrow_of(rows), stream="a", shard=3, offsets=offsets),
     ):
         part = batch.part(start, end)
         assert list(part.rows) == rows[start:end]
@@ -78,7 +73,7 @@ def test_a_part_is_what_the_list_would_be(rows: list[Row], data: st.DataObject) 
 def test_what_fits_takes_no_more_than_it_may_and_one_more_would(
     rows: list[Row], nbytes: int
 ) -> None:
-    for batch in (Batch(rows=rows), Batch(arrow=arrow_of(rows))):
+    for batch in (Batch.of_rows(rows), Batch.of_arrow(arrow_of(rows))):
         count = batch.fitting(nbytes)
         assert not count or batch.part(0, count).nbytes <= nbytes
         assert count == len(rows) or batch.part(0, count + 1).nbytes > nbytes
@@ -86,7 +81,7 @@ def test_what_fits_takes_no_more_than_it_may_and_one_more_would(
 
 def test_a_batch_read_back_tells_its_place() -> None:
     rows = [Row(b"k", b"v", 1), Row(None, None, 2)]
-    batch = Batch(rows=rows, stream="shop/orders", shard=2, offsets=(17, 19))
+    batch = Batch.of_rows(rows, stream="shop/orders", shard=2, offsets=(17, 19))
     arrow = batch.arrow
     assert arrow.schema.equals(read_schema("shop/orders", 2), check_metadata=True)
     assert arrow.schema.metadata == {
@@ -117,7 +112,7 @@ def test_the_schema_is_what_spark_takes_everywhere() -> None:
 
 
 def test_a_batch_decoded_another_way_holds_the_same_records() -> None:
-    batch = Batch(rows=[Row(None, b"abc", 1)], stream="a", shard=0, offsets=(5,))
+    batch = Batch.of_rows([Row(None, b"abc", 1)], stream="a", shard=0, offsets=(5,))
     (plain,), (upper,) = batch.records(), batch.decoded_by(bytes.upper).records()
     assert (plain.value, upper.value) == (b"abc", b"ABC")
     assert (plain.id, plain.data) == (upper.id, upper.data)
@@ -202,7 +197,7 @@ def test_the_bytes_of_a_row_are_those_of_its_variable_fields() -> None:
 
 
 def test_a_part_of_arrow_is_counted_alone() -> None:
-    whole = Batch(arrow=arrow_of([Row(None, b"x" * 1_000, 1)] * 100))
+    whole = Batch.of_arrow(arrow_of([Row(None, b"x" * 1_000, 1)] * 100))
     assert whole.part(0, 10).nbytes < whole.nbytes / 5
     assert isinstance(whole.columns, pa.RecordBatch)
 
@@ -212,6 +207,6 @@ def test_a_batch_knows_its_times(rows: list[Row], data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(rows) - 1))
     part = rows[start:]
     times = [row.timestamp for row in part]
-    for batch in (Batch(rows=rows), Batch(arrow=arrow_of(rows))):
+    for batch in (Batch.of_rows(rows), Batch.of_arrow(arrow_of(rows))):
         found = batch.part(start, len(rows))
         assert found.times_ms == (min(times), max(times))

@@ -8,9 +8,11 @@ import pytest
 
 from headrace.core.errors import BadRecord
 from headrace.core.quantities import TIMESTAMP_MS_MAX
-from headrace.core.records.batch import RECORD_BYTES_MAX, Batch, Row, arrow_of
+from headrace.core.records.batch import Batch
 from headrace.core.records.conform import conformed
+from headrace.core.records.row import RECORD_BYTES_MAX, Row
 from headrace.core.records.schema import HEADERS_TYPE, SCHEMA
+from headrace.core.records.to_arrow import arrow_of
 
 NOW_MS = 1_490_855_872_363
 
@@ -95,7 +97,7 @@ def test_a_part_of_a_larger_batch_is_checked_alone() -> None:
 
 
 def test_a_batch_that_was_read_may_be_appended_elsewhere() -> None:
-    read = Batch(rows=[Row(b"k", b"v", 5)], stream="a", shard=1, offsets=(17,)).arrow
+    read = Batch.of_rows([Row(b"k", b"v", 5)], stream="a", shard=1, offsets=(17,)).arrow
     assert _rows(read) == [Row(b"k", b"v", 5)]
 
 
@@ -197,3 +199,18 @@ def test_a_record_over_the_limit_is_found_wherever_its_bytes_are() -> None:
                 BadRecord, match="a record of 4,190,209 bytes: the most is 4,190,208"
             ):
                 conformed(arrow_of(rows), NOW_MS)
+
+
+def test_the_first_row_that_is_too_large_is_named_with_its_size_and_the_limit() -> None:
+    small, large = Row(b"k", b"v", 1), Row(b"k", b"x" * RECORD_BYTES_MAX, 1)
+    batch = arrow_of([small, small, large, small, large])
+    named = (
+        "row 2 of the batch is a record of 4,190,209 bytes: the most is 4,190,208; store the "
+        "payload elsewhere and append a reference to it"
+    )
+    for given in (batch, pa.Table.from_batches([batch.slice(0, 1), batch.slice(1)])):
+        with pytest.raises(BadRecord) as refused:
+            conformed(given, NOW_MS)
+        assert str(refused.value) == named
+    with pytest.raises(BadRecord, match=r"^row 0 of the batch is a record of 4,190,209 bytes"):
+        conformed(batch.slice(2), NOW_MS)

@@ -6,8 +6,9 @@ import pytest
 
 from headrace.core.errors import BadRecord, OffsetOutOfRange, UnknownShard
 from headrace.core.model import Bounds, StreamInfo, even_shards
-from headrace.core.records.batch import COMMIT_BYTES_MAX, Batch, Row
+from headrace.core.records.batch import Batch
 from headrace.core.records.limits import ReadBudget, check_commit_bytes, check_shard, check_start
+from headrace.core.records.row import COMMIT_BYTES_MAX, Row
 
 ORDERS = StreamInfo(
     name="orders",
@@ -23,7 +24,7 @@ ORDERS = StreamInfo(
 
 def _batch(base: int, *sizes: int) -> Batch:
     rows = [Row(None, b"x" * size, 0) for size in sizes]
-    return Batch(rows=rows, stream="orders", shard=0, offsets=range(base, base + len(rows)))
+    return Batch.of_rows(rows, stream="orders", shard=0, offsets=range(base, base + len(rows)))
 
 
 def _taken(room: ReadBudget, batch: Batch, start: int = 0, end: int = 100) -> list[int]:

@@ -38,7 +38,9 @@ from headrace.core.groups.machine import step
 from headrace.core.model import RecordId, ShardId, StreamInfo, even_shards
 from headrace.core.names import checked_name, from_one_word
 from headrace.core.quantities import go_duration_ns, seconds, size_bytes
-from headrace.core.records.batch import Batch, Row, arrow_of
+from headrace.core.records.batch import Batch
+from headrace.core.records.row import Row
+from headrace.core.records.to_arrow import arrow_of
 from headrace.testing.children import Child, dice
 
 MEMORY_BYTES = 3 * 2**30
@@ -78,7 +80,7 @@ def _stored(count: int) -> bytes:
         Row(b"k%d" % i, None if i % 9 == 8 else b"d" * i, 1_000 + i, i, 1, [("h", b"v")], b"t")
         for i in range(count)
     ]
-    batch = Batch(rows=listed) if count <= batches.ROWS_MAX else Batch(arrow=arrow_of(listed))
+    batch = Batch.of_rows(listed) if count <= batches.ROWS_MAX else Batch.of_arrow(arrow_of(listed))
     return bytes(batches.sealed(batches.encode(batch), _STORE, _KEY, 120 - count))
 
 

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from headrace.core.model import Header
-from headrace.core.records.batch import FLAGS_MAX, SEQUENCE_MAX, Batch, Row
+from headrace.core.records.batch import Batch
+from headrace.core.records.row import FLAGS_MAX, SEQUENCE_MAX, Row
 
 EXTRA = "headrace"
 _EXTRA = struct.Struct(">BBIH")

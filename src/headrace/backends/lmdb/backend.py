@@ -432,8 +432,8 @@ def _as_one(small: list[Batch]) -> Iterator[Batch]:
         yield from small
         return
     first, last = small[0], small[-1]
-    yield Batch(
-        rows=[row for batch in small for row in batch.rows],
+    yield Batch.of_rows(
+        [row for batch in small for row in batch.rows],
         stream=first.stream,
         shard=first.shard,
         offsets=range(first.offsets[0], last.offsets[-1] + 1),

@@ -212,7 +212,7 @@ class Maintenance:
         except BadBatch as why:
             log.warning("hub=%s: not packed: %s", self._environment.directory, why)
             return
-        packed = batches.encode(Batch(rows=[row for batch in small for row in batch.rows]))
+        packed = batches.encode(Batch.of_rows([row for batch in small for row in batch.rows]))
         failpoint("pack.before-swap")
 
         def swap(tables: Tables) -> None:

@@ -16,7 +16,8 @@ import pyarrow as pa
 from headrace.core.errors import BadBatch
 from headrace.core.model import StreamInfo
 from headrace.core.quantities import TIMESTAMP_MS_MAX
-from headrace.core.records.batch import FLAGS_MAX, SEQUENCE_MAX, Batch, Row
+from headrace.core.records.batch import Batch
+from headrace.core.records.row import FLAGS_MAX, SEQUENCE_MAX, Row
 from headrace.core.records.schema import placed, placed_schema
 
 MAGIC = b"HdRc"
@@ -100,6 +101,10 @@ class Header(NamedTuple):
     @property
     def end(self) -> int:
         return self.base + self.records
+
+    @property
+    def offsets(self) -> range:
+        return range(self.base, self.end)
 
 
 def encode(batch: Batch) -> Encoded:
@@ -191,23 +196,24 @@ def verified(stream: StreamInfo, store: bytes, key: bytes, value: bytes | memory
 
 def opened(stream: StreamInfo, stored: Verified) -> Batch:
     head, payload = stored
-    offsets = range(head.base, head.end)
-    rows = arrow = None
     try:
         if head.kind == KIND_ROWS:
-            rows = _opened_rows(head, payload)
-        else:
-            arrow = placed(_opened_arrow(head, payload, stream.name), offsets)
+            return Batch.of_rows(
+                _opened_rows(head, payload),
+                stream=stream.name,
+                shard=head.shard,
+                offsets=head.offsets,
+                nbytes=head.length,
+            )
+        return Batch.of_arrow(
+            placed(_opened_arrow(head, payload, stream.name), head.offsets),
+            stream=stream.name,
+            shard=head.shard,
+            offsets=head.offsets,
+            nbytes=head.length,
+        )
     except Unreadable as why:
         raise BadBatch(stream.name, head.shard, head.base, head.end, str(why)) from None
-    return Batch(
-        rows=rows,
-        arrow=arrow,
-        stream=stream.name,
-        shard=head.shard,
-        offsets=offsets,
-        nbytes=head.length,
-    )
 
 
 def _opened_rows(head: Header, payload: memoryview) -> list[Row]:

@@ -21,7 +21,7 @@ from headrace.backends.lmdb.environment import Environment
 from headrace.backends.lmdb.failures import store_error
 from headrace.backends.lmdb.lock_holder import LockHolder, holder_of
 from headrace.core.errors import Closed, HeadraceError, UnknownOutcome
-from headrace.core.records.batch import COMMIT_BYTES_MAX
+from headrace.core.records.row import COMMIT_BYTES_MAX
 from headrace.process.failpoints import FailPoint, failpoint
 from headrace.process.queues import taken_within
 

@@ -1,1 +1,1 @@
-"""Records: as rows, as columns, their schema, their shard, their limits."""
+"""The rules of records: as rows and as columns, their schema, their shard, their limits."""

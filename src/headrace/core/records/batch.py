@@ -1,8 +1,8 @@
-"""A batch of records: one set of columns with several faces, Arrow for many, plain rows for a few,
-and lists where a backend's client gives Python objects.
+"""A batch of records: the same records seen as rows, as Arrow columns or as lists.
 
-Each face is made from the other when it is asked for, so that a single append never builds Arrow
-arrays and a large read never builds Python objects that nobody looks at.
+A batch is made of one of these faces, and makes another when it is asked for. So a single append
+never builds Arrow arrays, and a large read never builds Python objects that are not looked at.
+Lists are the face of a backend whose client returns Python objects.
 """
 
 from __future__ import annotations
@@ -11,82 +11,29 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, repeat
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.core.errors import BadRecord, BadValue
+from headrace.core.errors import BadValue
 from headrace.core.lazy import lazy
 from headrace.core.model import Header, Record, Values
-from headrace.core.quantities import TIMESTAMP_MS_MAX, shown_apart
+from headrace.core.records.row import ROW_OVERHEAD, Row
 from headrace.core.records.schema import (
     FLAGS,
     HEADERS,
-    HEADERS_TYPE,
     SCHEMA,
     SEQUENCE,
     TIMESTAMP,
     TRACE,
     all_zero,
-    default_column,
     extremes,
     placed,
     placed_schema,
     raw_bytes,
 )
-
-COMMIT_BYTES_MAX = 4 * 1024 * 1024
-"""What one commit may hold: 13 ms of a disk's time, where 16 MiB take 69."""
-
-RECORD_BYTES_MAX = COMMIT_BYTES_MAX - 4096
-ROW_OVERHEAD = 40
-"""What a record costs beside its own bytes, roughly."""
-
-FLAGS_MAX = 0x1FF
-SEQUENCE_MAX = 2**31 - 1
-
-
-class Row(NamedTuple):
-    """One record's own fields in the order of `SCHEMA`; the timestamp in milliseconds."""
-
-    key: bytes | None
-    data: bytes | None
-    timestamp: int
-    sequence: int = 0
-    flags: int = 0
-    headers: Sequence[Header] = ()
-    trace: bytes | None = None
-
-    def checked(self) -> Row:
-        """Itself, if every field is in range and the whole is not too large."""
-        if not _whole(self.timestamp, TIMESTAMP_MS_MAX):
-            raise BadRecord(f"timestamp {self.timestamp!r} ms: it must lie between 1970 and 9999")
-        if not _whole(self.sequence, SEQUENCE_MAX):
-            raise BadRecord(f"sequence {self.sequence!r}: a whole number, 0 to {SEQUENCE_MAX}")
-        if not _whole(self.flags, FLAGS_MAX):
-            raise BadRecord(f"flags {self.flags!r}: nine bits, 0 to {FLAGS_MAX:#x}")
-        if self.nbytes > RECORD_BYTES_MAX:
-            size, most = shown_apart(self.nbytes, RECORD_BYTES_MAX)
-            raise BadRecord(
-                f"a record of {size}: the most is {most}; store the payload elsewhere and append "
-                "a reference to it"
-            )
-        return self
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of key, data, headers and trace."""
-        own = len(self.key or b"") + len(self.data or b"") + len(self.trace or b"")
-        if self.headers:
-            own += sum(len(name.encode()) + len(value or b"") for name, value in self.headers)
-        return own
-
-
-def _whole(value: object, most: int) -> bool:
-    # True and 1.0 would be stored as they are, and refused when they are read back.
-    return type(value) is int and 0 <= value <= most
-
+from headrace.core.records.to_arrow import Listed, arrow_of, arrow_of_lists
 
 Decode = Callable[[bytes], Any]
 DecodeMany = Callable[[Sequence[bytes | None]], list[Any]]
@@ -96,53 +43,93 @@ def _undecoded(data: bytes) -> Any:
     return data
 
 
-class Listed(Protocol):
-    """Records as one list for each column of `SCHEMA`; the timestamps in milliseconds."""
-
-    def __len__(self) -> int: ...
-
-    def column(self, index: int, /) -> list[Any] | None:
-        """The values, None where all records have the default."""
-
-
 class Batch:
-    """Records of one shard, in order. Read back, it knows its place; on the way in it has none."""
+    """Records of one shard, in order. A batch that was read knows its place: stream, shard and
+    offsets. A batch on its way in has none.
+
+    Made by `of_rows`, `of_arrow` or `of_listed`, or as a `part` of another batch.
+    """
+
+    _rows: Sequence[Row] | None = None
+    _whole_arrow: pa.RecordBatch | None = None
+    _lists_of: Listed | None = None
+    _within: tuple[Batch, int, int] | None = None
+    """A larger batch that is not made of rows, and the positions in it. What the larger batch has
+    worked out is used by all its parts."""
+
+    is_rows = False
+    """Whether the batch is made of rows: then rows are the cheap face to look at."""
 
     def __init__(
-        self,
-        *,
-        rows: Sequence[Row] | None = None,
-        arrow: pa.RecordBatch | None = None,
-        listed: Listed | None = None,
-        within: tuple[Batch, int, int] | None = None,
-        stream: str = "",
-        shard: int = -1,
-        offsets: Sequence[int] = (),
-        decode: Decode = _undecoded,
-        decode_many: DecodeMany | None = None,
-        nbytes: int | None = None,
+        self, count: int, stream: str, shard: int, offsets: Sequence[int], nbytes: int | None
     ) -> None:
-        assert (rows, arrow, listed, within).count(None) == 3, "a batch is made of one face"
-        self._rows = rows
-        self._whole_arrow = arrow
-        self._lists_of = listed
-        self._within = within
-        """Positions in a larger batch made of Arrow, with which it shares what was looked at."""
-        self.is_rows = rows is not None
-        """Which face it was made of: the cheap one to look at."""
-        self._len: int
-        if within is not None:
-            self._len = within[2] - within[1]
-        else:
-            face: Any = next(face for face in (rows, arrow, listed) if face is not None)
-            self._len = len(face)
+        """For the constructors below: they add the one face that the batch is made of."""
+        self._len = count
         self._lists: dict[int, list[Any]] = {}
         self.stream = stream
         self.shard = shard
         self.offsets = offsets
-        self._decode = decode
-        self._decode_many = decode_many
         self._nbytes = nbytes
+        self._decode: Decode = _undecoded
+        self._decode_many: DecodeMany | None = None
+
+    @classmethod
+    def of_rows(
+        cls,
+        rows: Sequence[Row],
+        *,
+        stream: str = "",
+        shard: int = -1,
+        offsets: Sequence[int] = (),
+        nbytes: int | None = None,
+    ) -> Batch:
+        batch = cls(len(rows), stream, shard, offsets, nbytes)
+        batch._rows = rows
+        batch.is_rows = True
+        return batch
+
+    @classmethod
+    def of_arrow(
+        cls,
+        arrow: pa.RecordBatch,
+        *,
+        stream: str = "",
+        shard: int = -1,
+        offsets: Sequence[int] = (),
+        nbytes: int | None = None,
+    ) -> Batch:
+        """``arrow`` is in `SCHEMA`; a column of offsets may follow."""
+        batch = cls(len(arrow), stream, shard, offsets, nbytes)
+        batch._whole_arrow = arrow
+        return batch
+
+    @classmethod
+    def of_listed(
+        cls,
+        listed: Listed,
+        *,
+        stream: str = "",
+        shard: int = -1,
+        offsets: Sequence[int] = (),
+        nbytes: int | None = None,
+    ) -> Batch:
+        batch = cls(len(listed), stream, shard, offsets, nbytes)
+        batch._lists_of = listed
+        return batch
+
+    @classmethod
+    def _of_part(cls, whole: Batch, start: int, end: int) -> Batch:
+        place = whole.stream, whole.shard, whole.offsets[start:end]
+        if whole._rows is None:
+            batch = cls(end - start, *place, None)
+            batch._within = whole, start, end
+        else:
+            rows = whole._rows[start:end]
+            batch = cls(len(rows), *place, None)
+            batch._rows = rows
+            batch.is_rows = True
+        batch._decode, batch._decode_many = whole._decode, whole._decode_many
+        return batch
 
     def __len__(self) -> int:
         return self._len
@@ -152,47 +139,32 @@ class Batch:
 
     def decoded_by(self, decode: Decode, decode_many: DecodeMany | None = None) -> Batch:
         """The same records with another way to look at their data."""
-        return Batch(
-            rows=self._rows,
-            arrow=self._whole_arrow,
-            listed=self._lists_of,
-            within=self._within,
-            stream=self.stream,
-            shard=self.shard,
-            offsets=self.offsets,
-            decode=decode,
-            decode_many=decode_many,
-            nbytes=self._nbytes,
-        )
+        batch = Batch(self._len, self.stream, self.shard, self.offsets, self._nbytes)
+        batch._rows, batch.is_rows = self._rows, self.is_rows
+        batch._whole_arrow, batch._lists_of = self._whole_arrow, self._lists_of
+        batch._within = self._within
+        batch._decode, batch._decode_many = decode, decode_many
+        return batch
 
     def part(self, start: int, end: int) -> Batch:
         """The records at positions ``start <= i < end``."""
         if start <= 0 and end >= self._len:
             return self
-        return Batch(
-            rows=self._rows[start:end] if self._rows is not None else None,
-            within=(self, start, end) if self._rows is None else None,
-            stream=self.stream,
-            shard=self.shard,
-            offsets=self.offsets[start:end],
-            decode=self._decode,
-            decode_many=self._decode_many,
-        )
+        return Batch._of_part(self, start, end)
 
     def shared_out(self, targets: Sequence[int]) -> dict[int, Batch]:
-        """A batch of the records of each target, in their order, where each record has one.
+        """For each target, a batch of its records in their order; each record has one target.
 
-        Together they count as many bytes as the whole, so that what fits one commit fits it still.
+        Together the batches count as many bytes as the whole. So what fits one commit still does.
         """
-        # Put into order once, then cut: a piece costs nothing. The sort keeps the order of equals.
+        # Sorted once, then cut: a piece costs nothing. The sort keeps the order of equals.
         ordered = self.columns.take(pc.array_sort_indices(pa.array(targets, pa.int32())))
         counts = Counter(targets)
         pieces, start = {}, 0
         for target in sorted(counts):
             count = counts[target]
-            piece = Batch(
-                arrow=ordered.slice(start, count), nbytes=self.nbytes * count // self._len
-            )
+            nbytes = self.nbytes * count // self._len
+            piece = Batch.of_arrow(ordered.slice(start, count), nbytes=nbytes)
             if self.times_us[0] == self.times_us[1]:
                 piece.times_us = self.times_us
             pieces[target] = piece
@@ -200,12 +172,12 @@ class Batch:
         return pieces
 
     def counted_as(self, nbytes: int) -> Batch:
-        """Itself, said to take so many bytes: its share of those of a larger one."""
+        """The batch itself; from now on its size is ``nbytes``, its share of a larger batch's."""
         self._nbytes = nbytes
         return self
 
     def fitting(self, nbytes: int) -> int:
-        """How many records from the first on take no more than so many bytes."""
+        """How many records, from the first on, fit into ``nbytes``."""
         if self._rows is not None:
             sizes = accumulate(row.nbytes + ROW_OVERHEAD for row in self._rows)
             return bisect_right(list(sizes), nbytes)
@@ -214,7 +186,7 @@ class Batch:
 
     @property
     def nbytes(self) -> int:
-        """About how many bytes it takes; what limits count."""
+        """About how many bytes the records take. Limits count these."""
         if self._nbytes is None:
             if self._rows is not None:
                 self._nbytes = sum(row.nbytes for row in self._rows) + ROW_OVERHEAD * self._len
@@ -224,7 +196,7 @@ class Batch:
 
     @property
     def arrow(self) -> pa.RecordBatch:
-        """As an Arrow record batch with offsets, its place in the schema's metadata."""
+        """An Arrow record batch with offsets; stream and shard are in the schema's metadata."""
         if not self.is_rows and self._arrow.num_columns > len(SCHEMA):
             return self._arrow
         schema = placed_schema(self.stream, self.shard)
@@ -250,10 +222,10 @@ class Batch:
 
     @lazy
     def times_us(self) -> tuple[int, int]:
-        """The same of a batch made of Arrow, in microseconds."""
+        """The earliest and the latest timestamp in microseconds, of a batch not made of rows."""
         column = self._arrow.column(TIMESTAMP)
         raw = raw_bytes(column)
-        # Records of one call mostly have one timestamp: that is seen without looking at each.
+        # The records of one call mostly have one timestamp: no need to look at each.
         if raw == raw[:8] * len(column):
             only = int.from_bytes(raw[:8], "little", signed=True)
             return only, only
@@ -269,12 +241,12 @@ class Batch:
 
     @lazy
     def values(self) -> Values:
-        """The data of each record decoded: all at once where that is quick, else one by one."""
+        """The decoded data of each record; decoded all at once if the codec can do that."""
         if self._decode_many is not None:
             try:
                 return self._decode_many(self.data)
             except BadValue:
-                pass  # then whoever asks for the bad one is told, and nobody else
+                pass  # decoded one by one, only the bad value raises, when it is asked for
         return _OneByOne(self.data, self._decode)
 
     @lazy
@@ -310,7 +282,7 @@ class Batch:
 
     @property
     def has_no_flags(self) -> bool:
-        """Whether no record has any: told without looking at each."""
+        """Whether no record has a flag; Arrow columns tell without a look at each record."""
         return not any(self.flags) if self.is_rows else all_zero(self._arrow.column(FLAGS))
 
     @property
@@ -369,16 +341,14 @@ class Batch:
         return [_DEFAULTS[column]] * self._len if found is None else found
 
 
-_TIMES_MS = pa.timestamp("ms", "UTC")
-
 _DEFAULTS = (None, None, 0, 0, 0, (), None)
-"""What a record holds in each column where nothing was said."""
+"""What a record holds in each column for which no value was given."""
 
 _UNREAD = object()
 
 
 class _OneByOne:
-    """Values decoded when they are asked for, and once."""
+    """Values that are decoded once, when they are asked for."""
 
     __slots__ = ("_data", "_decode", "_values")
 
@@ -394,69 +364,3 @@ class _OneByOne:
             assert data is not None, "a tombstone has no value to decode"
             value = self._values[row] = self._decode(data)
         return value
-
-
-def keyed_batch(keys: Sequence[bytes | None], data: Sequence[bytes | None], now_ms: int) -> Batch:
-    """Records with a key and data and nothing else; no Python object per record."""
-    times = pa.repeat(pa.scalar(now_ms * 1000, pa.int64()), len(keys)).view(SCHEMA.field(2).type)
-    batch = _plain_batch(keys, data, times)
-    batch.times_us = now_ms * 1000, now_ms * 1000
-    return batch
-
-
-def timed_batch(
-    keys: Sequence[bytes | None], data: Sequence[bytes | None], times_ms: Sequence[int]
-) -> Batch:
-    """The same with a timestamp for each."""
-    if times_ms.count(times_ms[0]) == len(times_ms):
-        return keyed_batch(keys, data, times_ms[0])
-    times = pa.array([ms * 1000 for ms in times_ms], pa.int64()).view(SCHEMA.field(2).type)
-    return _plain_batch(keys, data, times)
-
-
-def _plain_batch(
-    keys: Sequence[bytes | None], data: Sequence[bytes | None], times: pa.Array
-) -> Batch:
-    count = len(keys)
-    try:
-        columns = [pa.array(keys, pa.binary()), pa.array(data, pa.binary()), times]
-    except (pa.ArrowException, TypeError) as why:
-        raise BadRecord(f"records that do not fit: {why}") from None
-    if any(isinstance(column, pa.ChunkedArray) for column in columns):
-        raise BadRecord("more than 2 GiB in one call: append in parts")
-    if sum(column.nbytes for column in columns) > RECORD_BYTES_MAX:
-        for key, value in zip(keys, data, strict=True):
-            Row(key, value, 0).checked()
-    columns += [default_column(i, count) for i in range(3, len(SCHEMA))]
-    return Batch(arrow=pa.RecordBatch.from_arrays(columns, schema=SCHEMA))
-
-
-def arrow_of(rows: Sequence[Row]) -> pa.RecordBatch:
-    if not rows:
-        return pa.RecordBatch.from_pylist([], SCHEMA)
-    arrays = [_array(i, column) for i, column in enumerate(zip(*rows, strict=True))]
-    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
-
-
-def arrow_of_lists(lists: Listed) -> pa.RecordBatch:
-    count = len(lists)
-    arrays = []
-    for i in range(len(SCHEMA)):
-        values = lists.column(i)
-        arrays.append(default_column(i, count) if values is None else _array(i, values))
-    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
-
-
-def _array(column: int, values: Sequence[Any]) -> pa.Array:
-    if column == TIMESTAMP:
-        return pa.array(values, pa.int64()).view(_TIMES_MS).cast(SCHEMA.field(column).type)
-    if column == HEADERS:
-        return _headers_array(values)
-    return pa.array(values, SCHEMA.field(column).type)
-
-
-def _headers_array(headers: Sequence[Sequence[Header]]) -> pa.Array:
-    if not any(headers):
-        return default_column(HEADERS, len(headers))
-    named = [[{"name": name, "value": value} for name, value in pairs] for pairs in headers]
-    return pa.array(named, HEADERS_TYPE)

@@ -1,4 +1,4 @@
-"""A user's Arrow batch brought into our schema: missing columns get their default, types are
+"""A user's Arrow batch in the schema of a batch: missing columns get their default, types are
 widened or refused."""
 
 from __future__ import annotations
@@ -7,8 +7,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.core.errors import BadRecord
-from headrace.core.quantities import TIMESTAMP_MS_MAX, shown_apart
-from headrace.core.records.batch import FLAGS_MAX, RECORD_BYTES_MAX, SEQUENCE_MAX, Batch
+from headrace.core.quantities import TIMESTAMP_MS_MAX
+from headrace.core.records.batch import Batch
+from headrace.core.records.row import FLAGS_MAX, RECORD_BYTES_MAX, SEQUENCE_MAX, record_too_large
 from headrace.core.records.schema import (
     HEADERS_TYPE,
     SCHEMA,
@@ -19,11 +20,11 @@ from headrace.core.records.schema import (
 )
 
 _IGNORED = {"offset"}
-"""A batch that was read may be appended elsewhere as it is."""
+"""Columns that are dropped, so that a batch that was read can be appended elsewhere as it is."""
 
 
 def conformed(batch: pa.RecordBatch | pa.Table, now_ms: int) -> Batch:
-    """The batch in `SCHEMA`, every value in range, or `BadRecord`."""
+    """The batch in `SCHEMA`, with every value in range; else `BadRecord`."""
     if isinstance(batch, pa.Table):
         batch = batch.combine_chunks()
         parts = batch.to_batches()
@@ -44,9 +45,9 @@ def conformed(batch: pa.RecordBatch | pa.Table, now_ms: int) -> Batch:
             batch = pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
     except (pa.ArrowException, ValueError) as why:
         raise BadRecord(f"a batch that does not fit: {why}") from None
-    # All buffers in full are quick to add up, and too much only for a part of a larger batch.
+    # Whole buffers are quick to add up. The sum is too high only for a part of a larger batch.
     whole = batch.get_total_buffer_size()
-    taken = Batch(arrow=batch, nbytes=whole if whole <= _SMALL_BYTES else None)
+    taken = Batch.of_arrow(batch, nbytes=whole if whole <= _SMALL_BYTES else None)
     if len(taken):
         _check_ranges(taken)
         taken = _whole_ms(taken)
@@ -92,7 +93,7 @@ def _default(index: int, count: int, now_ms: int) -> pa.Array:
 
 
 def _whole_ms(taken: Batch) -> Batch:
-    """Timestamps cut to the millisecond; the batch itself if they are already."""
+    """The batch with its timestamps cut to the millisecond."""
     earliest, latest = taken.times_us
     if earliest == latest and earliest % 1000 == 0:
         return taken
@@ -104,7 +105,7 @@ def _whole_ms(taken: Batch) -> Batch:
     except pa.ArrowInvalid:
         us = column.view(pa.int64())
         whole = pc.multiply(pc.divide(us, 1000), 1000).view(column.type)
-        return Batch(arrow=batch.set_column(at, SCHEMA.field(at), whole))
+        return Batch.of_arrow(batch.set_column(at, SCHEMA.field(at), whole))
     return taken
 
 
@@ -138,14 +139,14 @@ _MOST = {"sequence": SEQUENCE_MAX, "flags": FLAGS_MAX}
 
 def _check_record_bytes(batch: pa.RecordBatch) -> None:
     own = byte_lengths(*(batch.column(name) for name in ("key", "data", "trace")))
-    longest = pc.max(pc.add(own, _header_bytes(batch.column("headers")))).as_py()
-    if longest > RECORD_BYTES_MAX:
-        size, most = shown_apart(longest, RECORD_BYTES_MAX)
-        raise BadRecord(f"a record of {size}: the most is {most}")
+    sizes = pc.add(own, _header_bytes(batch.column("headers")))
+    row = pc.index(pc.greater(sizes, RECORD_BYTES_MAX), True).as_py()
+    if row >= 0:
+        raise record_too_large(f"row {row} of the batch is a record", sizes[row].as_py())
 
 
 def _header_bytes(headers: pa.Array) -> pa.Array:
-    """Of each record: the bytes of its headers' names and values."""
+    """How many bytes the names and values of each record's headers have."""
     pairs = headers.flatten()
     lengths = pc.add(
         pc.binary_length(pairs.field("name")).cast(pa.int64()),

@@ -1,4 +1,4 @@
-"""Limits that every backend shares: which offsets are in range, how much one read or one commit
+"""The limits that all backends share: which offsets are in range, how much one read or one commit
 may hold."""
 
 from __future__ import annotations
@@ -6,7 +6,8 @@ from __future__ import annotations
 from headrace.core.errors import BadRecord, OffsetOutOfRange, UnknownShard
 from headrace.core.model import Bounds, RecordId, StreamInfo
 from headrace.core.quantities import shown_size
-from headrace.core.records.batch import COMMIT_BYTES_MAX, Batch
+from headrace.core.records.batch import Batch
+from headrace.core.records.row import COMMIT_BYTES_MAX
 
 
 def check_shard(stream: StreamInfo, shard: int) -> None:
@@ -26,18 +27,18 @@ def check_commit_bytes(nbytes: int) -> None:
 
 
 def too_large(batch: Batch, most: str) -> BadRecord:
-    """The refusal of a copied batch: it names the largest record by its place in the source."""
+    """The refusal of a copied batch; it names the largest record by its id in the source."""
     sizes = [row.nbytes for row in batch.rows]
     row = sizes.index(max(sizes))
-    place = RecordId(batch.stream, batch.shard, batch.offsets[row])
+    record = RecordId(batch.stream, batch.shard, batch.offsets[row])
     return BadRecord(
-        f"the record {place} has {shown_size(sizes[row])}: the target takes at most {most}; "
+        f"the record {record} has {shown_size(sizes[row])}: the target takes at most {most}; "
         "the copy of its shard does not get beyond it"
     )
 
 
 class ReadBudget:
-    """What a read may still take: records and bytes; the first record always fits."""
+    """How many records and bytes a read may still take. The first record always fits."""
 
     __slots__ = ("_empty", "nbytes", "records")
 
@@ -51,7 +52,7 @@ class ReadBudget:
         return self.records <= 0 or (self.nbytes <= 0 and not self._empty)
 
     def take(self, batch: Batch, start: int, end: int) -> Batch:
-        """The records of a batch with dense offsets that lie in the slice and fit."""
+        """The records with ``start <= offset < end`` that fit, of a batch without gaps."""
         base = batch.offsets[0]
         first = max(start - base, 0)
         taken = batch.part(first, min(end - base, first + self.records, len(batch)))
@@ -59,10 +60,10 @@ class ReadBudget:
             if taken is not batch:
                 taken.counted_as(batch.nbytes * len(taken) // len(batch))
         elif taken.nbytes > self.nbytes:
-            # Only the first batch is cut: a later one is read whole by the next read.
+            # Only the first batch is cut. The next read takes a later batch whole.
             fitting = max(taken.fitting(self.nbytes), 1) if self._empty else 0
             taken = taken.part(0, fitting)
-            self.records = len(taken)  # full: the next batch would leave a gap behind this one
+            self.records = len(taken)  # full, else the next batch would leave a gap
         self.records -= len(taken)
         self.nbytes -= taken.nbytes
         self._empty = self._empty and not len(taken)

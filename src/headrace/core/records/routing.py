@@ -1,4 +1,4 @@
-"""Which shard a key goes to: three rules, each equal to that of the system it comes from."""
+"""Which shard a key goes to: three rules, each the same as in the system that it comes from."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headrace.core.errors import BadSetting
 from headrace.core.model import ROUTINGS, Shard
 
 Router = Callable[[bytes], int]
-"""From a key to the index of an open shard."""
+"""A function from a key to the index of an open shard."""
 
 KEYS_REMEMBERED = 16_384
 KEY_BYTES_REMEMBERED = 64
@@ -19,7 +19,7 @@ _MASK32 = 0xFFFFFFFF
 
 
 def router(routing: str, shards: Sequence[Shard]) -> Router:
-    """The rule of that name over the open ones of these shards."""
+    """The rule called ``routing``, over those of the shards that are open."""
     opened = [shard for shard in shards if shard.open]
     if routing == "md5-range":
         by_range = sorted(opened, key=lambda shard: shard.begin)
@@ -66,7 +66,7 @@ def _remembering(route: Router) -> Router:
 
 
 class _Known(dict[bytes, int]):
-    """Keys come again and again: where one goes is worth remembering, unless it is a long one."""
+    """The shards of keys that were routed before: most keys come again. Long keys are not kept."""
 
     def __init__(self, route: Router) -> None:
         super().__init__()
@@ -82,8 +82,7 @@ class _Known(dict[bytes, int]):
 
 
 def _range_router(begins: list[int], indexes: list[int]) -> Router:
-    # Digests of one length compare as bytes just as they do as numbers, and bytes are ready at
-    # once.
+    # Digests have one length, so they compare as bytes just as they do as numbers.
     edges = [begin.to_bytes(16, "big") for begin in begins]
 
     def route(key: bytes) -> int:

@@ -26,7 +26,7 @@ SCHEMA = pa.schema(
         pa.field("trace", pa.binary()),
     ]
 )
-"""A batch on its way in: types that Spark takes everywhere."""
+"""The schema of a batch on its way in. Spark accepts all its types everywhere."""
 OFFSET_FIELD = pa.field("offset", pa.int64(), False)
 TIMESTAMP = SCHEMA.get_field_index("timestamp")
 SEQUENCE = SCHEMA.get_field_index("sequence")
@@ -38,23 +38,23 @@ _DEFAULT_ROWS = 4096
 
 @lru_cache(maxsize=1024)
 def read_schema(stream: str, shard: int) -> pa.Schema:
-    """The schema of a batch read back: `SCHEMA` with offsets, and its place as metadata."""
+    """The schema of a batch that was read: `SCHEMA` with offsets; stream and shard are metadata."""
     return placed_schema(stream, shard).append(OFFSET_FIELD)
 
 
 @lru_cache(maxsize=1024)
 def placed_schema(stream: str, shard: int) -> pa.Schema:
-    """`SCHEMA` with a place as metadata."""
+    """`SCHEMA` with stream and shard as metadata."""
     return SCHEMA.with_metadata({"headrace.stream": stream, "headrace.shard": str(shard)})
 
 
 def placed(arrow: pa.RecordBatch, offsets: Sequence[int]) -> pa.RecordBatch:
-    """A batch in `SCHEMA` with its offsets."""
+    """A batch in `SCHEMA`, with a column of its offsets added."""
     return arrow.append_column(OFFSET_FIELD, _offsets_array(offsets))
 
 
 def default_column(column: int, count: int) -> pa.Array:
-    """A column of `SCHEMA` whose records all hold its default: null, 0, or no headers."""
+    """A column of `SCHEMA` in which all records hold the default: null, 0, or no headers."""
     if count <= _DEFAULT_ROWS:
         return _default_rows(column).slice(0, count)
     return _default_array(column, count)
@@ -75,19 +75,19 @@ def _default_array(column: int, count: int) -> pa.Array:
 
 
 def all_zero(column: pa.Array) -> bool:
-    """True for a column of integers that are all 0."""
+    """Whether all integers of a column are 0."""
     raw = raw_bytes(column)
     return raw.count(0) == len(raw)
 
 
 def extremes(column: pa.Array) -> tuple[int, int]:
-    """The lowest and the highest of some integers."""
+    """The lowest and the highest integer of a column."""
     found = pc.min_max(column).as_py()
     return found["min"], found["max"]
 
 
 def byte_lengths(*columns: pa.Array) -> pa.Array:
-    """How many bytes each record has in some columns of bytes together."""
+    """How many bytes each record has in these columns together."""
     lengths = [pc.fill_null(pc.binary_length(column), 0) for column in columns]
     return reduce(pc.add, lengths)
 

@@ -1,5 +1,5 @@
-"""Nuxeo's watermark: a point in time, a sequence inside it, and "all before is done", in one
-integer."""
+"""Nuxeo's watermark: one integer that holds a point in time, a sequence inside it, and whether all
+work before it is done."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _TIMESTAMP_MS_MAX = 2**46 - 1
 
 
 class Watermark(NamedTuple):
-    """``value = timestamp_ms << 17 | sequence << 1 | completed``; ordered as its value is."""
+    """``value = timestamp_ms << 17 | sequence << 1 | completed``. Watermarks sort like values."""
 
     timestamp_ms: int
     sequence: int = 0

@@ -19,9 +19,9 @@ from headrace.core.errors import (
 )
 from headrace.core.model import Bounds, Flag, Record, RecordId
 from headrace.core.ports import Log
-from headrace.core.records.batch import COMMIT_BYTES_MAX, RECORD_BYTES_MAX
 from headrace.core.records.conform import conformed
 from headrace.core.records.routing import router
+from headrace.core.records.row import COMMIT_BYTES_MAX, RECORD_BYTES_MAX
 from headrace.core.records.schema import SCHEMA
 from headrace.core.records.watermark import Watermark
 from headrace.hub.hub import Hub

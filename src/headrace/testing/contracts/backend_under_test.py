@@ -12,7 +12,9 @@ from headrace.core.capabilities import Capabilities, Capability
 from headrace.core.errors import Unsupported
 from headrace.core.model import StreamInfo
 from headrace.core.ports import Append, Backend, GroupStore, Log, Producer, StreamSpec
-from headrace.core.records.batch import Batch, Row, arrow_of
+from headrace.core.records.batch import Batch
+from headrace.core.records.row import Row
+from headrace.core.records.to_arrow import arrow_of
 from headrace.groups.home import home_of
 from headrace.hub.hub import Hub
 
@@ -24,7 +26,7 @@ WAIT_S = 30.0
 
 FACES = pytest.mark.parametrize(
     "made_of",
-    [lambda rows: Batch(rows=rows), lambda rows: Batch(arrow=arrow_of(rows))],
+    [lambda rows: Batch.of_rows(rows), lambda rows: Batch.of_arrow(arrow_of(rows))],
     ids=["rows", "arrow"],
 )
 

@@ -17,7 +17,9 @@ from headrace.core.groups.checkpoint import Checkpoint
 from headrace.core.groups.events import Fence, Join, ShardFacts, StreamFacts
 from headrace.core.model import ShardId, Slice, StreamInfo
 from headrace.core.ports import Append, Backend, Commit, Grant, GroupStore, Log, Place
-from headrace.core.records.batch import COMMIT_BYTES_MAX, Batch, Row, arrow_of
+from headrace.core.records.batch import Batch
+from headrace.core.records.row import COMMIT_BYTES_MAX, Row
+from headrace.core.records.to_arrow import arrow_of
 from headrace.core.transaction import VALUE_BYTES_MAX
 from headrace.groups.admin import Groups
 from headrace.groups.coordinator import Coordinator
@@ -53,11 +55,11 @@ class Scene(NamedTuple):
             grant=grant or self.grant,
             done=Slice(self.orders.name, 1, start, end),
             outputs=[
-                Append(self.invoices, 1, Batch(rows=some_rows(2))),
-                Append(self.invoices, 0, Batch(arrow=arrow_of(some_rows(20)))),
+                Append(self.invoices, 1, Batch.of_rows(some_rows(2))),
+                Append(self.invoices, 0, Batch.of_arrow(arrow_of(some_rows(20)))),
             ],
             state={b"ann": b"1", b"": b"", b"long" * 999: b"x"},
-            dead_letters=[Append(self.dead, 0, Batch(rows=[Row(b"k", b"bad", 1)]))],
+            dead_letters=[Append(self.dead, 0, Batch.of_rows([Row(b"k", b"bad", 1)]))],
             attempts=b"tried once",
             story=b"what happened",
         )
@@ -119,7 +121,7 @@ class CommitContract(Subject):
     def test_a_commit_makes_everything_visible(self, scene: Scene | None) -> None:
         if scene is None:
             return
-        base = appended(scene.log, scene.invoices, Batch(rows=some_rows(3)))[-1] + 1
+        base = appended(scene.log, scene.invoices, Batch.of_rows(some_rows(3)))[-1] + 1
         places = scene.store.commit(scene.commit(0, 5))
         assert places[0] == Place(1, 0)
         assert (places[1].shard, len(places)) == (0, 2)
@@ -292,7 +294,7 @@ class CommitContract(Subject):
         if scene is None:
             return
         before = scene.everything()
-        half = Append(scene.dead, 0, Batch(rows=[Row(None, b"x" * (COMMIT_BYTES_MAX // 2), 1)]))
+        half = Append(scene.dead, 0, Batch.of_rows([Row(None, b"x" * (COMMIT_BYTES_MAX // 2), 1)]))
         commit = Commit(
             grant=scene.grant,
             done=Slice("orders", 1, 0, 1),

@@ -11,7 +11,8 @@ import pytest
 from headrace.core.errors import BadRecord, Fenced, UnknownShard, UnknownStream
 from headrace.core.model import StreamInfo
 from headrace.core.ports import Copying, Log
-from headrace.core.records.batch import COMMIT_BYTES_MAX, Batch, Row
+from headrace.core.records.batch import Batch
+from headrace.core.records.row import COMMIT_BYTES_MAX, Row
 from headrace.testing.contracts.backend_under_test import (
     FACES,
     Faces,
@@ -33,7 +34,7 @@ class CopyingContract(Subject):
         stream = made(log)
         if _lacks_copying(log, stream):
             return
-        appended(log, stream, Batch(rows=some_rows(3)))
+        appended(log, stream, Batch.of_rows(some_rows(3)))
         for _ in range(2):
             with _copying(log, stream) as copying:
                 assert copying.at is None
@@ -50,9 +51,9 @@ class CopyingContract(Subject):
         for start in (0, 10, 20):
             with _copying(log, stream) as copying:
                 assert copying.at == (start or None)
-                copying.append(Batch(rows=rows[start : start + 5]), start + 5)
+                copying.append(Batch.of_rows(rows[start : start + 5]), start + 5)
                 assert copying.at == start + 5
-                copying.append(Batch(rows=rows[start + 5 : start + 10]), start + 10)
+                copying.append(Batch.of_rows(rows[start + 5 : start + 10]), start + 10)
         with _copying(log, stream) as copying:
             assert copying.at == 30
         assert _rows(log, stream) == rows
@@ -65,7 +66,7 @@ class CopyingContract(Subject):
             return
         name = log.identity
         with _copying(log, stream) as copying:
-            copying.append(Batch(rows=some_rows(3)), 12)
+            copying.append(Batch.of_rows(some_rows(3)), 12)
         log.close()
         again = opening().log
         assert again.identity == name
@@ -89,13 +90,13 @@ class CopyingContract(Subject):
         stream = made(log)
         if _lacks_copying(log, stream):
             return
-        nothing = Batch(rows=[])
+        nothing = Batch.of_rows([])
         with _copying(log, stream) as copying:
             copying.append(nothing, 4)
             copying.append(nothing, 5)
         with _copying(log, stream) as copying:
             assert copying.at == 5
-            copying.append(Batch(rows=some_rows(2)), 2**62)
+            copying.append(Batch.of_rows(some_rows(2)), 2**62)
             copying.append(nothing, 2**62 + 1)
         with _copying(log, stream) as copying:
             assert copying.at == 2**62 + 1
@@ -107,13 +108,13 @@ class CopyingContract(Subject):
             return
         rows = some_rows(9)
         with _copying(log, stream) as older:
-            older.append(Batch(rows=rows[:3]), 3)
+            older.append(Batch.of_rows(rows[:3]), 3)
             with _copying(log, stream) as newer:
-                newer.append(Batch(rows=rows[3:6]), 6)
+                newer.append(Batch.of_rows(rows[3:6]), 6)
                 for records, end in ((rows[3:6], 6), (rows[3:5], 5), (rows[3:], 9), ([], 9)):
                     with pytest.raises(Fenced):
-                        older.append(Batch(rows=records), end)
-                newer.append(Batch(rows=rows[6:]), 9)
+                        older.append(Batch.of_rows(records), end)
+                newer.append(Batch.of_rows(rows[6:]), 9)
         assert _rows(log, stream) == rows
         with _copying(log, stream) as copying:
             assert copying.at == 9
@@ -123,10 +124,10 @@ class CopyingContract(Subject):
         if _lacks_copying(log, stream):
             return
         with _copying(log, stream) as older, _copying(log, stream) as newer:
-            newer.append(Batch(rows=some_rows(2)), 2)
+            newer.append(Batch.of_rows(some_rows(2)), 2)
             for records, end in ((some_rows(2), 2), (some_rows(5), 5), ([], 1)):
                 with pytest.raises(Fenced):
-                    older.append(Batch(rows=records), end)
+                    older.append(Batch.of_rows(records), end)
         assert _rows(log, stream) == some_rows(2)
 
     def test_of_many_who_copy_at_once_nothing_is_doubled_or_left_out(self, log: Log) -> None:
@@ -157,7 +158,7 @@ class CopyingContract(Subject):
         for number, (target, shard, origin) in enumerate(places, 1):
             with closing(log.copying(target, shard, origin)) as copying:
                 assert copying.at is None
-                copying.append(Batch(rows=some_rows(number)), 10 * number)
+                copying.append(Batch.of_rows(some_rows(number)), 10 * number)
         for number, (target, shard, origin) in enumerate(places, 1):
             with closing(log.copying(target, shard, origin)) as copying:
                 assert copying.at == 10 * number
@@ -178,7 +179,7 @@ class CopyingContract(Subject):
             ]
             for start in (0, 10):
                 for copying in copies:
-                    copying.append(Batch(rows=rows[start : start + 10]), start + 10)
+                    copying.append(Batch.of_rows(rows[start : start + 10]), start + 10)
         for target, shard in places:
             assert list(read_rows(log, target, shard).values()) == rows
 
@@ -188,9 +189,9 @@ class CopyingContract(Subject):
             return
         first, between, last = some_rows(3), some_rows(1, data=b"own"), some_rows(2)
         with _copying(log, stream) as copying:
-            copying.append(Batch(rows=first), 3)
-            appended(log, stream, Batch(rows=between))
-            copying.append(Batch(rows=last), 5)
+            copying.append(Batch.of_rows(first), 3)
+            appended(log, stream, Batch.of_rows(between))
+            copying.append(Batch.of_rows(last), 5)
         assert _rows(log, stream) == [*first, *between, *last]
 
     def test_a_record_that_is_too_large_is_named_and_nothing_happened(self, log: Log) -> None:
@@ -198,7 +199,7 @@ class CopyingContract(Subject):
         if _lacks_copying(log, stream):
             return
         rows = [Row(None, b"x", 1), Row(None, bytes(4 * COMMIT_BYTES_MAX), 2)]
-        batch = Batch(rows=rows, stream="far/away", shard=3, offsets=[17, 19])
+        batch = Batch.of_rows(rows, stream="far/away", shard=3, offsets=[17, 19])
         with _copying(log, stream) as copying:
             with pytest.raises(BadRecord, match=r"far/away:3\+19 has 16\.0 MiB"):
                 copying.append(batch, 20)
@@ -211,7 +212,7 @@ class CopyingContract(Subject):
         if _lacks_copying(log, stream):
             return
         with _copying(log, stream) as copying:
-            copying.append(Batch(rows=some_rows(3)), 3)
+            copying.append(Batch.of_rows(some_rows(3)), 3)
         log.delete_stream(stream.name)
         with _copying(log, made(log)) as copying:
             assert copying.at is None
@@ -240,7 +241,7 @@ def _copying(log: Log, stream: StreamInfo) -> Iterator[Copying]:
 def _copy_on(copying: Copying, rows: Sequence[Row], step: int) -> None:
     while (at := copying.at or 0) < len(rows):
         taken = rows[at : at + step]
-        copying.append(Batch(rows=taken), at + len(taken))
+        copying.append(Batch.of_rows(taken), at + len(taken))
 
 
 def _rows(log: Log, stream: StreamInfo) -> list[Row]:

@@ -12,8 +12,10 @@ from headrace.core.errors import BadRecord, OffsetOutOfRange, SequenceForgotten,
 from headrace.core.model import Bounds, StreamInfo
 from headrace.core.ports import Append, Log, Place, Producer
 from headrace.core.quantities import TIMESTAMP_MS_MAX
-from headrace.core.records.batch import COMMIT_BYTES_MAX, SEQUENCE_MAX, Batch, Row, arrow_of
+from headrace.core.records.batch import Batch
+from headrace.core.records.row import COMMIT_BYTES_MAX, SEQUENCE_MAX, Row
 from headrace.core.records.schema import SCHEMA
+from headrace.core.records.to_arrow import arrow_of
 from headrace.core.transaction import PRODUCER_SEQS_REMEMBERED
 from headrace.testing.contracts.backend_under_test import (
     FACES,
@@ -53,9 +55,9 @@ class RecordsContract(Subject):
         stream = made(log)
         rows = some_rows(12)
         offsets = [
-            *appended(log, stream, Batch(rows=rows[:1])),
-            *appended(log, stream, Batch(rows=rows[1:9])),
-            *appended(log, stream, Batch(rows=rows[9:])),
+            *appended(log, stream, Batch.of_rows(rows[:1])),
+            *appended(log, stream, Batch.of_rows(rows[1:9])),
+            *appended(log, stream, Batch.of_rows(rows[9:])),
         ]
         assert offsets == sorted(set(offsets))
         assert read_rows(log, stream) == dict(zip(offsets, rows, strict=True))
@@ -74,15 +76,15 @@ class RecordsContract(Subject):
     @pytest.mark.parametrize("odd", ODD_ROWS, ids=["0", "1", "2", "3", "4"])
     def test_every_field_survives_alone(self, log: Log, odd: Row) -> None:
         stream = made(log)
-        offsets = appended(log, stream, Batch(rows=[odd]))
+        offsets = appended(log, stream, Batch.of_rows([odd]))
         assert read_rows(log, stream) == {offsets[0]: odd}
 
     @pytest.mark.parametrize("count", [1, 16, 17, 1_000])
     def test_rows_and_arrow_read_back_alike(self, log: Log, count: int) -> None:
         stream = made(log)
         rows = some_rows(count)
-        appended(log, stream, Batch(rows=rows))
-        appended(log, stream, Batch(arrow=arrow_of(rows)))
+        appended(log, stream, Batch.of_rows(rows))
+        appended(log, stream, Batch.of_arrow(arrow_of(rows)))
         assert list(read_rows(log, stream).values()) == [*rows, *rows]
 
     @FACES
@@ -99,8 +101,8 @@ class RecordsContract(Subject):
         data = pa.Array.from_buffers(pa.binary(), 20, [None, offsets_buffer, pa.py_buffer(source)])
         columns = arrow_of([Row(None, b"", 7)] * 20).set_column(1, SCHEMA.field(1), data)
         headers = [("name", b"value")]
-        appended(log, stream, Batch(arrow=columns))
-        appended(log, stream, Batch(rows=[Row(None, b"abc", 7, headers=headers)]))
+        appended(log, stream, Batch.of_arrow(columns))
+        appended(log, stream, Batch.of_rows([Row(None, b"abc", 7, headers=headers)]))
         source[:] = b"x" * len(source)
         headers.append(("later", b""))
         expected = [Row(None, b"abc", 7)] * 20 + [
@@ -111,13 +113,13 @@ class RecordsContract(Subject):
     def test_the_parts_of_one_append_get_a_place_each(self, log: Log) -> None:
         first, second = made(log, "a", shards=2), made(log, "b")
         rows = some_rows(6)
-        appended(log, first, Batch(rows=some_rows(2)))
+        appended(log, first, Batch.of_rows(some_rows(2)))
         places = log.append(
             [
-                Append(first, 1, Batch(rows=rows[:1])),
-                Append(first, 0, Batch(arrow=arrow_of(rows[1:3]))),
-                Append(second, 0, Batch(rows=rows[3:5])),
-                Append(first, 1, Batch(rows=rows[5:])),
+                Append(first, 1, Batch.of_rows(rows[:1])),
+                Append(first, 0, Batch.of_arrow(arrow_of(rows[1:3]))),
+                Append(second, 0, Batch.of_rows(rows[3:5])),
+                Append(first, 1, Batch.of_rows(rows[5:])),
             ]
         )
         assert [place.shard for place in places] == [1, 0, 0, 1]
@@ -136,7 +138,7 @@ class RecordsContract(Subject):
         if lacks(log, "atomic_append", lambda: log.capabilities.require("atomic_append")):
             return
         stream = made(log, shards=2)
-        parts = [Append(stream, shard, Batch(rows=some_rows(1))) for shard in (0, 1)]
+        parts = [Append(stream, shard, Batch.of_rows(some_rows(1))) for shard in (0, 1)]
 
         def torn() -> list[tuple[int, int]]:
             """Each shard as seen before the other: the one looked at later is never behind."""
@@ -162,7 +164,7 @@ class RecordsContract(Subject):
 
         def write(thread: int) -> list[int]:
             return [
-                appended(log, stream, Batch(rows=[Row(b"%d" % thread, b"%d" % i, i)]))[0]
+                appended(log, stream, Batch.of_rows([Row(b"%d" % thread, b"%d" % i, i)]))[0]
                 for i in range(15)
             ]
 
@@ -184,7 +186,7 @@ class RecordsContract(Subject):
             written = 0
             for _ in range(15):
                 try:
-                    appended(log, gone if thread % 2 else stream, Batch(rows=some_rows(1)))
+                    appended(log, gone if thread % 2 else stream, Batch.of_rows(some_rows(1)))
                 except UnknownStream:
                     continue
                 written += 1
@@ -196,7 +198,7 @@ class RecordsContract(Subject):
 
     def test_more_than_one_commit_can_hold_is_refused_whole(self, log: Log) -> None:
         stream = made(log)
-        half = Append(stream, 0, Batch(rows=[Row(None, b"x" * (COMMIT_BYTES_MAX // 2), 1)]))
+        half = Append(stream, 0, Batch.of_rows([Row(None, b"x" * (COMMIT_BYTES_MAX // 2), 1)]))
         with pytest.raises(BadRecord, match=r"4\.0 MiB in one commit: at most 4\.0 MiB"):
             log.append([half, half])
         assert read_rows(log, stream) == {}
@@ -250,14 +252,14 @@ class RecordsContract(Subject):
 
     def test_at_the_end_and_in_an_empty_slice_there_is_nothing(self, log: Log) -> None:
         stream = made(log)
-        end = appended(log, stream, Batch(rows=some_rows(3)))[-1] + 1
+        end = appended(log, stream, Batch.of_rows(some_rows(3)))[-1] + 1
         for start, stop in ((end, None), (1, 1), (2, 1)):
             reading = log.read(stream, 0, start, stop, max_records=9, max_bytes=999)
             assert (list(reading.batches), reading.next) == ([], start)
 
     def test_out_of_range_the_error_carries_the_bounds(self, log: Log) -> None:
         stream = made(log)
-        end = appended(log, stream, Batch(rows=some_rows(3)))[-1] + 1
+        end = appended(log, stream, Batch.of_rows(some_rows(3)))[-1] + 1
         for offset in (-1, end + 1, 2**62):
             with pytest.raises(OffsetOutOfRange) as caught:
                 log.read(stream, 0, offset, max_records=1, max_bytes=1)
@@ -272,8 +274,8 @@ class RecordsContract(Subject):
 
     def test_several_shards_are_asked_about_at_once(self, log: Log) -> None:
         first, second = made(log, "a", shards=3), made(log, "b")
-        appended(log, first, Batch(rows=some_rows(4)))
-        end = appended(log, second, Batch(rows=some_rows(2)))[-1] + 1
+        appended(log, first, Batch.of_rows(some_rows(4)))
+        end = appended(log, second, Batch.of_rows(some_rows(2)))[-1] + 1
         asked = [(second, 0), (first, 2), (first, 0), (second, 0)]
         assert log.ends(asked) == [end, 0, log.bounds(first, 0).end, end]
         assert log.bounds_of(asked) == [log.bounds(*shard) for shard in asked]
@@ -291,7 +293,7 @@ class RecordsContract(Subject):
             return
         rows = some_rows(60)
         for i in (0, 20, 40):
-            appended(log, stream, Batch(rows=rows[i : i + 20]))
+            appended(log, stream, Batch.of_rows(rows[i : i + 20]))
         for before in (0, 5, 20, 33, 60):
             log.trim(stream, 0, before)
             assert log.bounds(stream, 0) == Bounds(before, 60)
@@ -300,14 +302,14 @@ class RecordsContract(Subject):
                 with pytest.raises(OffsetOutOfRange, match=f"first kept offset {before}") as caught:
                     log.read(stream, 0, before - 1, max_records=1, max_bytes=1)
                 assert (caught.value.start, caught.value.end) == (before, 60)
-        assert appended(log, stream, Batch(rows=rows[:1])) == range(60, 61)
+        assert appended(log, stream, Batch.of_rows(rows[:1])) == range(60, 61)
         assert read_rows(log, stream) == {60: rows[0]}
 
     def test_trimming_goes_neither_back_nor_beyond_the_end(self, log: Log) -> None:
         stream = made(log)
         if lacks(log, "trim", lambda: log.trim(stream, 0, 0)):
             return
-        appended(log, stream, Batch(rows=some_rows(10)))
+        appended(log, stream, Batch.of_rows(some_rows(10)))
         log.trim(stream, 0, 4)
         for before in (3, 11, -1):
             with pytest.raises(OffsetOutOfRange):
@@ -334,7 +336,7 @@ class RecordsContract(Subject):
         assert log.offset_at(stream, 0, 0) == 0
         if lacks(log, "trim", lambda: log.trim(stream, 0, 0)):
             return
-        appended(log, stream, Batch(rows=[Row(None, b"", ms) for ms in (90, 10, 20, 30)]))
+        appended(log, stream, Batch.of_rows([Row(None, b"", ms) for ms in (90, 10, 20, 30)]))
         log.trim(stream, 0, 2)
         assert log.offset_at(stream, 0, 5) == 2
         assert log.offset_at(stream, 0, 25) == 3
@@ -344,12 +346,12 @@ class RecordsContract(Subject):
 
     def test_a_repeated_append_returns_the_first_places(self, log: Log) -> None:
         stream = made(log, shards=2)
-        parts = [Append(stream, 1, Batch(rows=some_rows(3))), _one(stream)]
+        parts = [Append(stream, 1, Batch.of_rows(some_rows(3))), _one(stream)]
         producer = Producer("p", 7)
         if lacks(log, "producer_seq", lambda: log.append(parts, producer)):
             return
         places = log.append(parts, producer)
-        appended(log, stream, Batch(rows=some_rows(5)))
+        appended(log, stream, Batch.of_rows(some_rows(5)))
         assert log.append(parts, producer) == places
         assert len(read_rows(log, stream, 0)) == 6
         assert len(read_rows(log, stream, 1)) == 3
@@ -410,7 +412,7 @@ class RecordsContract(Subject):
         stream = made(log)
         if lacks(log, "producer_seq", lambda: log.append([_one(stream)], Producer("p", 0))):
             return
-        too_much = Append(stream, 0, Batch(rows=[Row(None, b"x" * COMMIT_BYTES_MAX, 1)]))
+        too_much = Append(stream, 0, Batch.of_rows([Row(None, b"x" * COMMIT_BYTES_MAX, 1)]))
         with pytest.raises(BadRecord):
             log.append([too_much], Producer("p", 1))
         log.append([_one(stream)], Producer("p", 1))
@@ -423,14 +425,14 @@ class RecordsContract(Subject):
         seen = log.changes()
         with ThreadPoolExecutor(1) as threads:
             waiting = threads.submit(log.wait, seen, 2 * WAIT_S)
-            appended(log, stream, Batch(rows=some_rows(1)))
+            appended(log, stream, Batch.of_rows(some_rows(1)))
             assert waiting.result(WAIT_S) != seen
         assert log.changes() != seen
 
     def test_a_reader_that_saw_too_little_does_not_wait(self, log: Log) -> None:
         stream = made(log)
         seen = log.changes()
-        appended(log, stream, Batch(rows=some_rows(1)))
+        appended(log, stream, Batch.of_rows(some_rows(1)))
         began = time.monotonic()
         assert log.wait(seen, WAIT_S) == log.changes()
         assert time.monotonic() - began < WAIT_S / 2
@@ -444,4 +446,4 @@ class RecordsContract(Subject):
 
 
 def _one(stream: StreamInfo) -> Append:
-    return Append(stream, 0, Batch(rows=[Row(b"k", b"v", 1)]))
+    return Append(stream, 0, Batch.of_rows([Row(b"k", b"v", 1)]))

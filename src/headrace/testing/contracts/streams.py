@@ -21,7 +21,8 @@ from headrace.core.errors import (
 )
 from headrace.core.model import Bounds, StreamInfo, even_shards
 from headrace.core.ports import Append, Backend, Log, StreamSpec
-from headrace.core.records.batch import Batch, Row
+from headrace.core.records.batch import Batch
+from headrace.core.records.row import Row
 from headrace.testing.contracts.backend_under_test import (
     WAIT_S,
     Opening,
@@ -93,20 +94,20 @@ class StreamsContract(Subject):
 
     def test_a_stream_created_anew_is_another_stream(self, log: Log) -> None:
         before = made(log, "a")
-        appended(log, before, Batch(rows=some_rows(20)))
+        appended(log, before, Batch.of_rows(some_rows(20)))
         log.delete_stream("a")
         assert log.streams() == []
         after = made(log, "a")
         assert after.id != before.id
         assert read_rows(log, after) == {}
         row = Row(b"k", b"new", 5)
-        offsets = appended(log, after, Batch(rows=[row]))
+        offsets = appended(log, after, Batch.of_rows([row]))
         assert read_rows(log, after) == {offsets[0]: row}
 
     def test_a_handle_on_a_deleted_stream_is_refused_everywhere(self, log: Log) -> None:
         gone = made(log, "a")
         other = made(log, "b")
-        batch = Batch(rows=some_rows(1))
+        batch = Batch.of_rows(some_rows(1))
         log.delete_stream("a")
         made(log, "a")
         for call in (
@@ -122,7 +123,7 @@ class StreamsContract(Subject):
     @pytest.mark.parametrize("shard", [-1, 2, True])
     def test_a_shard_that_is_not_there_is_named(self, log: Log, shard: int) -> None:
         stream = made(log, "a", shards=2)
-        batch = Batch(rows=some_rows(1))
+        batch = Batch.of_rows(some_rows(1))
         for call in (
             lambda: log.bounds(stream, shard),
             lambda: log.read(stream, shard, 0, max_records=1, max_bytes=1),
@@ -146,8 +147,8 @@ class StreamsContract(Subject):
             log.close()
             return
         kept, deleted = made(log, "kept", shards=2), made(log, "deleted")
-        offsets = appended(log, kept, Batch(rows=some_rows(40)))
-        appended(log, deleted, Batch(rows=some_rows(3)))
+        offsets = appended(log, kept, Batch.of_rows(some_rows(40)))
+        appended(log, deleted, Batch.of_rows(some_rows(3)))
         log.delete_stream("deleted")
         log.close()
         again = opening().log
@@ -160,7 +161,7 @@ class StreamsContract(Subject):
         backend = opening()
         log, store = backend.log, backend.store
         stream = made(log, "a")
-        batch = Batch(rows=some_rows(1))
+        batch = Batch.of_rows(some_rows(1))
         backend.close()
         backend.close()
         calls: list[Callable[[], object]] = [

@@ -19,7 +19,8 @@ import pyarrow as pa
 
 import headrace
 from headrace.backends.lmdb import stored_batch as batches
-from headrace.core.records.batch import Batch, Row
+from headrace.core.records.batch import Batch
+from headrace.core.records.row import Row
 from headrace.core.records.schema import SCHEMA
 from headrace.tools.bench.measure import Progress, alternating, quantile, timed, workplace
 
@@ -135,7 +136,7 @@ def _append_arrow(place: Path) -> dict[str, Any]:
     raw = _Raw(_made(place / "raw-arrow"))
     with headrace.open(place / "arrow") as hub:
         stream = hub.create_stream("bench", shards=1)
-        value = _stored(Batch(arrow=batch))
+        value = _stored(Batch.of_arrow(batch))
 
         def ours() -> None:
             for _ in range(times):
@@ -164,7 +165,8 @@ def _append_records(place: Path) -> dict[str, Any]:
         stream = hub.create_stream("bench", shards=4, codec="json")
         stream.append_many(pairs)
         stored = [
-            _stored(Batch(arrow=_only(stream.read_arrow(shard).read_all()))) for shard in range(4)
+            _stored(Batch.of_arrow(_only(stream.read_arrow(shard).read_all())))
+            for shard in range(4)
         ]
 
         def ours() -> None:
@@ -188,7 +190,7 @@ def _append_single(place: Path) -> dict[str, Any]:
     raw = _Raw(_made(place / "raw-single"))
     with headrace.open(place / "single") as hub:
         stream = hub.create_stream("bench", shards=1)
-        value = _stored(Batch(rows=[Row(b"key-000001", data, time.time_ns() // 1_000_000)]))
+        value = _stored(Batch.of_rows([Row(b"key-000001", data, time.time_ns() // 1_000_000)]))
 
         def ours() -> None:
             for _ in range(times):
@@ -244,7 +246,7 @@ def _append_threads(place: Path) -> dict[str, Any]:
 
 def _read_arrow(place: Path) -> dict[str, Any]:
     batch, times = _arrow_batch(), 300
-    value = _stored(Batch(arrow=batch))
+    value = _stored(Batch.of_arrow(batch))
     raw = _Raw(_made(place / "raw-read"))
     raw.put(1, [value] * times)
     with headrace.open(place / "read") as hub:

@@ -38,11 +38,11 @@ def _append(stream: Stream, per_second: float, ending: threading.Event) -> None:
 
 def _keys(stream: Stream) -> list[str]:
     """One for each shard."""
-    shares = Sharding(stream.info)
+    sharding = Sharding(stream.info)
     keys: dict[int, str] = {}
     for number in itertools.count():
         key = f"key-{number}"
-        keys.setdefault(shares.shard_for(key.encode(), None), key)
+        keys.setdefault(sharding.shard_for(key.encode(), None), key)
         if len(keys) == stream.shards:
             return list(keys.values())
     raise AssertionError("unreachable")

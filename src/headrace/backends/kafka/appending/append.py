@@ -32,7 +32,8 @@ from headrace.core.errors import (
 )
 from headrace.core.model import StreamInfo, even_shards
 from headrace.core.ports import Append, Place
-from headrace.core.records.batch import Batch, Row
+from headrace.core.records.batch import Batch
+from headrace.core.records.row import Row
 
 LOOK_S = 1.0
 """So often a waiting append looks whether its stream is still there."""
@@ -87,7 +88,7 @@ class _Part:
             return
         # Cut here, so that no more than two become Python objects.
         arrow = batch.columns
-        first, last = Batch(arrow=arrow.slice(0, 1)), Batch(arrow=arrow.slice(end - 1))
+        first, last = Batch.of_arrow(arrow.slice(0, 1)), Batch.of_arrow(arrow.slice(end - 1))
         self._produce(sender, first, self._reports(0, 1), full)
         self.begun = True
         columns.send(self.topic.name, self.append.shard, arrow.slice(1, end - 2), full)
@@ -251,7 +252,7 @@ class Appending:
             shards=even_shards(1),
         )
         topic = Topic(info.name, info, self._clients.batch_bytes, True, 0.0)
-        self.append([(topic, Append(info, 0, Batch(rows=rows)))], lambda _: None)
+        self.append([(topic, Append(info, 0, Batch.of_rows(rows)))], lambda _: None)
 
     def _limit(self, topic: Topic) -> int:
         # What a record takes on the way, once it is compressed, is known to the client only.

@@ -7,7 +7,8 @@ import pyarrow.compute as pc
 from headrace.backends.kafka.topics.topics import Topic
 from headrace.core.errors import BadRecord
 from headrace.core.quantities import shown_apart, shown_size
-from headrace.core.records.batch import Batch, Row
+from headrace.core.records.batch import Batch
+from headrace.core.records.row import Row
 from headrace.core.records.schema import TRACE, byte_lengths
 
 FRAME_BYTES = 512

@@ -20,7 +20,7 @@ from headrace.backends.kafka.client.native import Native, native
 from headrace.backends.kafka.client.settings import KafkaSettings
 from headrace.backends.kafka.client.usable import Usable
 from headrace.core.errors import BadSetting
-from headrace.core.records.batch import COMMIT_BYTES_MAX
+from headrace.core.records.row import COMMIT_BYTES_MAX
 
 log = logging.getLogger("headrace.kafka")
 

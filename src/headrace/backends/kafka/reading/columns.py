@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from headrace.backends.kafka.reading.listed import Chunks, ListedRecords
-from headrace.core.records.batch import ROW_OVERHEAD, Batch
+from headrace.core.records.batch import Batch
+from headrace.core.records.row import ROW_OVERHEAD
 from headrace.core.records.schema import SCHEMA, TIMESTAMP, byte_lengths, default_column
 
 
@@ -74,15 +75,17 @@ def joined(chunks: Sequence[ListedRecords | ColumnRecords], stream: str, shard: 
     nbytes = sum(chunk.nbytes for chunk in chunks)
     columns = [chunk for chunk in chunks if isinstance(chunk, ColumnRecords)]
     if len(columns) == len(chunks):
-        return Batch(
-            arrow=_arrow(columns),
+        return Batch.of_arrow(
+            _arrow(columns),
             stream=stream,
             shard=shard,
             offsets=_offsets(columns),
             nbytes=nbytes,
         )
     listed = Chunks([c.listed() if isinstance(c, ColumnRecords) else c for c in chunks])
-    return Batch(listed=listed, stream=stream, shard=shard, offsets=listed.offsets(), nbytes=nbytes)
+    return Batch.of_listed(
+        listed, stream=stream, shard=shard, offsets=listed.offsets(), nbytes=nbytes
+    )
 
 
 def _arrow(chunks: Sequence[ColumnRecords]) -> pa.RecordBatch:

@@ -21,7 +21,7 @@ from headrace.backends.kafka.reading.fetched import Arrived, FetchedMessages, Tr
 from headrace.backends.kafka.reading.listed import ListedRecords
 from headrace.core.errors import BadSetting
 from headrace.core.quantities import TIMESTAMP_MS_MAX
-from headrace.core.records.batch import ROW_OVERHEAD
+from headrace.core.records.row import ROW_OVERHEAD
 
 RECORDS = 8192
 """So many at once at most."""

@@ -13,7 +13,7 @@ from confluent_kafka import Message
 from headrace.backends.kafka.messages import NO_EXTRA, Extra, split_headers
 from headrace.core.model import Header
 from headrace.core.quantities import TIMESTAMP_MS_MAX
-from headrace.core.records.batch import ROW_OVERHEAD
+from headrace.core.records.row import ROW_OVERHEAD
 
 
 class ListedRecords:

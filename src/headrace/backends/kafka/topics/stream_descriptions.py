@@ -30,7 +30,7 @@ from headrace.backends.kafka.client.patient import ASK_S, SILENT_S, Admin
 from headrace.backends.kafka.client.unresponsive import close_within
 from headrace.backends.kafka.topics.offsets import GONE, Offsets
 from headrace.core.errors import AccessRefused, Unreachable
-from headrace.core.records.batch import Row
+from headrace.core.records.row import Row
 
 TOPIC = "__headrace_streams"
 _MARK = "?"
