@@ -36,7 +36,7 @@ def followed(stream: Stream, starts: dict[int, int]) -> Iterator[Record]:
                 at[record.shard] = record.offset + 1
                 yield record
         except Unreachable:
-            continue  # a follower waits for a records that does not answer
+            continue  # a follower also waits for a backend that does not answer
         at = ends  # not behind the last record: a gap may follow it
         if nothing_new:
             stream.wait(seen, WAIT_S)
