@@ -208,7 +208,7 @@ def _shown_name(name: ast.expr | None, texts: Mapping[str, ast.expr]) -> str:
     if isinstance(name, ast.Constant):
         return str(name.value)
     if isinstance(name, ast.JoinedStr) and isinstance(name.values[0], ast.Constant):
-        return f"{name.values[0].value}…"
+        return f"{name.values[0].value!s}…"
     return ""
 
 
