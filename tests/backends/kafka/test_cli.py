@@ -62,13 +62,13 @@ def test_a_hundred_shards_are_asked_for_at_once(
 
     kafka.make_topic("wide", 100)
     asked = []
-    at = Offsets._at
+    ask = Offsets._ask
 
     def counting(self: Offsets, partitions: Any, *more: Any) -> list[int]:
         asked.append(len(partitions))
-        return at(self, partitions, *more)
+        return ask(self, partitions, *more)
 
-    monkeypatch.setattr(Offsets, "_at", counting)
+    monkeypatch.setattr(Offsets, "_ask", counting)
     assert len(kafka.json("stream", "show", "wide")["shards"]) == 100
     assert len(asked) < 10
     asked.clear()

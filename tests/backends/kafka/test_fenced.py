@@ -99,7 +99,7 @@ def test_a_watch_that_misses_changes_is_replaced(way: Way, url: str) -> None:
         stream = hub.create_stream("shop/orders", shards=1)
         found: ChangeWatch = hub.backend._watch  # type: ignore[attr-defined]
         lost = found._watcher = deaf()
-        found._has_told = True
+        found._has_reported = True
 
         def seen_s() -> float:
             seen = stream.changes()

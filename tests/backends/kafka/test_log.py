@@ -474,7 +474,7 @@ def test_a_creator_that_died_half_way_leaves_a_stream_as_it_should_be(
     place: Place, hub: headrace.Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as dying:
-        dying.setattr(topics.Topics, "_settled", _die)
+        dying.setattr(topics.Topics, "_await_leaders", _die)
         with pytest.raises(_DiedError):
             hub.create_stream("a", shards=3, codec="json", routing="java-hash")
     with headrace.open(place.url) as other:
@@ -761,7 +761,7 @@ def test_what_a_failed_read_had_taken_comes_again(
 
     assert len(hub.backend.read(stream.info, 0, 0, max_records=5, max_bytes=2**20).batches[0]) == 5
     with monkeypatch.context() as broken:
-        broken.setattr("headrace.backends.kafka.topics.offsets.Offsets.ends", _interrupted)
+        broken.setattr("headrace.backends.kafka.topics.offsets.Offsets.ask_ends", _interrupted)
         with pytest.raises(KeyboardInterrupt):
             hub.backend.read(stream.info, 0, 5, **limits)
     (batch,) = hub.backend.read(stream.info, 0, 5, **limits).batches

@@ -191,7 +191,7 @@ def test_who_creates_has_to_end_before_it_is_seen_by_those_who_may_not_see_its_s
         raise died
 
     with monkeypatch.context() as dying:
-        dying.setattr(Topics, "_settled", die)
+        dying.setattr(Topics, "_await_leaders", die)
         with pytest.raises(RuntimeError, match="died half way"):
             root.create_stream("a", shards=1, codec="json")
     until(root.streams, "it is there", WAIT_S)
