@@ -36,9 +36,11 @@ class Working:
     def __init__(self, shell: Shell) -> None:
         self.shell = shell
         self.hub = headrace.open(shell.cwd / "headrace-data")
-        self.backend = self.hub._backend
+        store = self.hub.backend.store
+        assert store is not None
+        self.store = store
         self.orders = self.hub.create_stream("shop/orders", shards=4, codec="json")
-        self.coordinator = Coordinator(self.backend)
+        self.coordinator = Coordinator(self.store)
         for shard in range(4):
             for number in range(10):
                 self.orders.append({"id": number}, key=f"k{number}", shard=shard)
@@ -50,7 +52,7 @@ class Working:
         group: str = "billing",
         allocator: Allocator = balanced,
     ) -> None:
-        self.backend.liveness.beat(group, name, incarnation, 1)
+        self.store.liveness.beat(group, name, incarnation, 1)
         info = self.orders.info
         rows = tuple(ShardFacts(shard.index) for shard in info.shards)
         facts = StreamFacts(info.name, info.id, rows)
@@ -66,15 +68,15 @@ class Working:
     def leave(self, name: str) -> None:
         incarnation = self.coordinator.load("billing").members[name].incarnation
         self.coordinator.apply("billing", Leave(name, incarnation))
-        self.backend.liveness.leave("billing", name, incarnation)
+        self.store.liveness.leave("billing", name, incarnation)
 
     def commit(self, shard: int, end: int) -> None:
         epoch = self.coordinator.load("billing").shards[ShardId("shop/orders", shard)].epoch
         info = self.orders.info
         grant = Grant("billing", info, shard, store_keys.epoch_token(epoch))
-        stored = self.backend.get(store_keys.checkpoint_key("billing", info.id, shard))
+        stored = self.store.get(store_keys.checkpoint_key("billing", info.id, shard))
         assert stored is None, "once is enough here"
-        self.backend.commit(Commit(grant=grant, done=Slice(info.name, shard, 0, end)))
+        self.store.commit(Commit(grant=grant, done=Slice(info.name, shard, 0, end)))
 
     def fail(self, shard: int, attempts: Attempts, stop: bool = True) -> None:
         """Attempts at a record have failed; its shard is stopped, and its owner lets go."""
@@ -82,7 +84,7 @@ class Working:
         standing = self.coordinator.load("billing").shards[at]
         grant = Grant("billing", info, shard, store_keys.epoch_token(standing.epoch))
         done = Slice(info.name, shard, attempts.offset, attempts.offset)
-        self.backend.commit(Commit(grant=grant, done=done, attempts=attempts.encoded()))
+        self.store.commit(Commit(grant=grant, done=done, attempts=attempts.encoded()))
         if stop:
             assert standing.owner is not None
             self.coordinator.apply("billing", Stop(at, standing.epoch))
@@ -256,7 +258,7 @@ def test_it_is_explained_why_a_shard_is_where_it_is(billing: Working) -> None:
 
 def test_what_a_strange_allocator_did_is_not_made_up(working: Working) -> None:
     own = Allocator("own", "3", deal=balanced.deal)
-    working.coordinator = Coordinator(working.backend, [own])
+    working.coordinator = Coordinator(working.store, [own])
     working.join("ann", allocator=own)
     view = working.json("group", "explain", "billing")
     assert "allocator 'own' version '3' is not known" in view["note"]

@@ -100,7 +100,7 @@ class MemoryBackend:
     def create_stream(self, spec: StreamSpec) -> StreamInfo:
         with self._writing():
             if spec.name in self._streams:
-                raise StreamExists(f"stream {spec.name!r} exists already")
+                raise StreamExists.named(spec.name)
             info = StreamInfo(
                 name=spec.name,
                 id=self._next_id,

@@ -115,5 +115,5 @@ def _at_most(hub: Hub) -> str:
 def _bounds(hub: Hub, *streams: StreamInfo) -> list[dict[int, Bounds]]:
     """Of all shards of these streams, asked for at once."""
     shards = [(info, shard.index) for info in streams for shard in info.shards]
-    found = iter(hub.backend.bounds_of(shards))
+    found = iter(hub.log.bounds_of(shards))
     return [{shard.index: next(found) for shard in info.shards} for info in streams]

@@ -157,7 +157,12 @@ class UnknownShard(HeadraceError, LookupError):
 
 
 class StreamExists(HeadraceError):
-    pass
+    @classmethod
+    def named(cls, name: str) -> StreamExists:
+        return cls(
+            f"stream {name!r} exists already: take it as it is with exist_ok=True (--exist-ok), or "
+            "choose another name"
+        )
 
 
 class ShardClosed(HeadraceError):

@@ -62,7 +62,7 @@ def hub_findings(hub: Hub) -> list[Finding]:
 def stream_findings(hub: Hub, streams: Sequence[StreamInfo]) -> list[Finding]:
     """How many streams there are, and what is unusual about each."""
     findings = [_finding("streams", len(streams))]
-    for info, facts in zip(streams, hub.backend.describe_streams(streams), strict=True):
+    for info, facts in zip(streams, hub.log.describe_streams(streams), strict=True):
         for what, found in facts.items():
             told = stream_meaning(what, found)
             findings.append(_finding(info.name, told.shown, ok=told.ok, advice=told.advice))

@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 import headrace
-from headrace.backends.kafka.appending.producers import Sender
+from headrace.backends.kafka.appending.producers import IdempotentProducer
 from headrace.backends.kafka.client.clients import Clients
 from headrace.core.records.conform import conformed
 from headrace.streams.sharding import Sharding
@@ -83,12 +83,12 @@ class Refusing:
 @pytest.fixture
 def refuses(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes, int], None]:
     def refuse(value: bytes, code: int) -> None:
-        real = Sender.__init__
+        real = IdempotentProducer.__init__
 
-        def made(self: Sender, producer: Any, columns: Any) -> None:
+        def made(self: IdempotentProducer, producer: Any, columns: Any) -> None:
             real(self, Refusing(producer, value, code), columns)
 
-        monkeypatch.setattr(Sender, "__init__", made)
+        monkeypatch.setattr(IdempotentProducer, "__init__", made)
 
     return refuse
 
@@ -166,7 +166,7 @@ def test_who_is_refused_in_the_middle_is_told_that_some_is_written(
         )  # fmt: skip
         (part,) = Sharding(stream.info).parts(conformed(batch, 0), each=each)
         with pytest.raises(headrace.UnknownOutcome, match="look what was written"):
-            hub.backend.append(part.appends)
+            hub.log.append(part.appends)
         written = sum(1 for shard in range(shards) for _ in stream.read(shard))
         assert 0 < written < count
 

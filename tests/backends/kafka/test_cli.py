@@ -62,13 +62,13 @@ def test_a_hundred_shards_are_asked_for_at_once(
 
     kafka.make_topic("wide", 100)
     asked = []
-    at = Offsets._at
+    ask = Offsets._ask
 
     def counting(self: Offsets, partitions: Any, *more: Any) -> list[int]:
         asked.append(len(partitions))
-        return at(self, partitions, *more)
+        return ask(self, partitions, *more)
 
-    monkeypatch.setattr(Offsets, "_at", counting)
+    monkeypatch.setattr(Offsets, "_ask", counting)
     assert len(kafka.json("stream", "show", "wide")["shards"]) == 100
     assert len(asked) < 10
     asked.clear()
@@ -296,8 +296,8 @@ def test_no_output_shows_a_secret(kafka: Kafka, broker: Broker) -> None:
 def test_bounds_of_a_stream_that_is_gone_are_an_error(kafka: Kafka) -> None:
     with headrace.open(kafka.url) as hub:
         info = hub.create_stream("a", shards=2).info
-        assert hub.backend.bounds_of([(info, 1), (info, 0)]) == [(0, 0), (0, 0)]
-        assert hub.backend.bounds_of([]) == []
+        assert hub.log.bounds_of([(info, 1), (info, 0)]) == [(0, 0), (0, 0)]
+        assert hub.log.bounds_of([]) == []
         hub.delete_stream("a")
         with pytest.raises(headrace.UnknownStream):
-            hub.backend.bounds_of([(info, 0)])
+            hub.log.bounds_of([(info, 0)])

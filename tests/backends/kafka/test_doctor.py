@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException
 import headrace
 from headrace.backends.kafka.backend import KafkaBackend
 from headrace.backends.kafka.client.settings import KafkaSettings
-from headrace.backends.kafka.topics.facts import broker_facts, topic_facts
+from headrace.backends.kafka.topics.facts import ask_broker_facts, ask_topic_facts
 from headrace.backends.kafka.topics.topics import Topic
 from headrace.ops.doctor import damage_findings
 from tests.backends.kafka.commands import Kafka
@@ -76,7 +76,7 @@ def test_settings_that_may_not_be_read_are_told_as_such(
     kafka: Kafka, backend: KafkaBackend
 ) -> None:
     backend._admin.client = Barred(backend._admin.client)
-    facts = broker_facts(KafkaSettings.of(kafka.url), backend._admin)
+    facts = ask_broker_facts(KafkaSettings.of(kafka.url), backend._admin)
     assert facts["brokers"] == 1
     assert "this user has no right to it" in facts["settings_unread"]
     assert "message.max.bytes" not in facts
@@ -101,7 +101,7 @@ def test_shards_without_a_leader_or_with_too_few_copies_are_told(
     info = backend.stream("a")
     backend._admin.client = Missing()
     topic = Topic("t", info, 1, compacted=False, seen_s=0.0)
-    assert topic_facts([topic], backend._admin, backend._offsets) == [
+    assert ask_topic_facts([topic], backend._admin, backend._offsets) == [
         {"leaderless": [0, 1], "under_replicated": [0]}
     ]
 

@@ -97,9 +97,9 @@ def deaf() -> Consumer:
 def test_a_watch_that_misses_changes_is_replaced(way: Way, url: str) -> None:
     with headrace.open(url) as hub:
         stream = hub.create_stream("shop/orders", shards=1)
-        found: ChangeWatch = hub.backend._watch  # type: ignore[attr-defined]
+        found: ChangeWatch = hub.log._watch  # type: ignore[attr-defined]
         lost = found._watcher = deaf()
-        found._has_told = True
+        found._has_reported = True
 
         def seen_s() -> float:
             seen = stream.changes()
@@ -125,7 +125,7 @@ def test_a_reader_of_descriptions_that_hears_nothing_is_replaced(
     monkeypatch.setattr(stream_descriptions, "SILENT_S", 1.0)
     with headrace.open(url) as hub, headrace.open(url) as other:
         hub.create_stream("a", shards=1)
-        found: Descriptions = hub.backend._descriptions  # type: ignore[attr-defined]
+        found: Descriptions = hub.log._descriptions  # type: ignore[attr-defined]
         lost = found._reader = deaf()
         lost.assign([TopicPartition(stream_descriptions.TOPIC, 0, found._next)])
         other.create_stream("b", shards=1, codec="json")

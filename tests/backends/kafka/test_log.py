@@ -36,8 +36,9 @@ from headrace.backends.kafka.reading.cursors import IDLE_MAX
 from headrace.backends.kafka.topics import topics
 from headrace.backends.kafka.topics.offsets import GONE
 from headrace.backends.kafka.topics.stream_descriptions import Description, Descriptions
+from headrace.core.capabilities import CAPABILITIES
 from headrace.core.model import Bounds
-from headrace.core.ports import CAPABILITIES, Append, Backend, ReadResult
+from headrace.core.ports import Append, Log, ReadResult
 from headrace.core.quantities import TIMESTAMP_MS_MAX
 from headrace.core.records.batch import Batch
 from headrace.core.records.routing import router
@@ -80,9 +81,9 @@ def test_aborted_records_are_not_read_and_a_read_ends_behind_the_last_mark(
     assert _values(gaps) == GAPS
     table = gaps.read_arrow(0).read_all()
     assert table.column("offset").to_pylist() == list(GAPS)
-    reading = hub.backend.read(gaps.info, 0, 0, max_records=100, max_bytes=2**20)
+    reading = hub.log.read(gaps.info, 0, 0, max_records=100, max_bytes=2**20)
     assert reading.next == 12
-    assert hub.backend.ends([(gaps.info, 0)]) == [12]
+    assert hub.log.ends([(gaps.info, 0)]) == [12]
 
 
 def test_a_slice_that_begins_or_ends_in_a_gap_holds_what_lies_in_it(
@@ -93,7 +94,7 @@ def test_a_slice_that_begins_or_ends_in_a_gap_holds_what_lies_in_it(
             found: dict[int, bytes | None] = {}
             at = start
             while at < end:
-                reading = hub.backend.read(gaps.info, 0, at, end, max_records=2, max_bytes=2**20)
+                reading = hub.log.read(gaps.info, 0, at, end, max_records=2, max_bytes=2**20)
                 assert at < reading.next <= end
                 for batch in reading.batches:
                     found |= zip(batch.offsets, batch.data, strict=True)
@@ -108,7 +109,7 @@ def test_a_shard_of_nothing_but_aborted_records_reads_as_empty(
     place.write("a", [b"x"] * 5, commit=False)
     until(lambda: stream.bounds(0).end == 6, "the mark is written", WAIT_S)
     assert _values(stream) == {}
-    reading = hub.backend.read(stream.info, 0, 0, max_records=9, max_bytes=999)
+    reading = hub.log.read(stream.info, 0, 0, max_records=9, max_bytes=999)
     assert (list(reading.batches), reading.next) == ([], 6)
 
 
@@ -285,7 +286,7 @@ def test_a_full_queue_of_the_client_is_waited_for(place: Place, hub: headrace.Hu
         batch = pa.record_batch({"data": [b"%d" % i for i in range(2_000)]})
         stream.append_arrow(batch, shard=0)
         odd = Batch.of_rows([Row(b"k", b"%d" % i, 5, flags=1) for i in range(500)])
-        narrow.backend.append([Append(stream.info, 0, odd)])
+        narrow.log.append([Append(stream.info, 0, odd)])
     assert [i.offset for i in ids] == list(range(2_000))
     wanted = [*range(2_000), *range(2_000), *range(500)]
     assert [int(value) for value in _values(hub.stream("a")).values()] == wanted
@@ -370,10 +371,8 @@ def test_random_records_survive_the_broker(hub: headrace.Hub) -> None:
     @settings(max_examples=40, deadline=None)
     @given(st.lists(ROWS, min_size=1, max_size=30))
     def survives(rows: list[Row]) -> None:
-        (place,) = hub.backend.append([Append(stream.info, 0, Batch.of_rows(rows), each=True)])
-        reading = hub.backend.read(
-            stream.info, 0, place.base, max_records=len(rows), max_bytes=2**22
-        )
+        (place,) = hub.log.append([Append(stream.info, 0, Batch.of_rows(rows), each=True)])
+        reading = hub.log.read(stream.info, 0, place.base, max_records=len(rows), max_bytes=2**22)
         found = [Row(*row) for batch in reading.batches for row in batch.rows]
         assert found == rows
 
@@ -475,7 +474,7 @@ def test_a_creator_that_died_half_way_leaves_a_stream_as_it_should_be(
     place: Place, hub: headrace.Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as dying:
-        dying.setattr(topics.Topics, "_settled", _die)
+        dying.setattr(topics.Topics, "_await_leaders", _die)
         with pytest.raises(_DiedError):
             hub.create_stream("a", shards=3, codec="json", routing="java-hash")
     with headrace.open(place.url) as other:
@@ -553,7 +552,7 @@ def test_a_deleted_stream_leaves_no_description(place: Place, hub: headrace.Hub)
     stream = hub.create_stream("a", shards=1, codec="json")
     hub.delete_stream("a")
     with headrace.open(place.url) as other:
-        backend = other.backend
+        backend = other.log
         assert isinstance(backend, KafkaBackend)
         backend._descriptions.refresh()
         found = backend._descriptions.of(place.topic("a"), stream.info.id, None)
@@ -606,9 +605,7 @@ def test_a_topic_made_anew_by_others_is_not_taken_for_the_old_one(
     admin.delete_topics([topic])[topic].result(WAIT_S)
     until(lambda: topic not in admin.list_topics(timeout=10).topics, "it is gone", WAIT_S)
     admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(WAIT_S)
-    until(
-        lambda: [len(info.shards) for info in hub.backend.streams()] == [2], "it is there", WAIT_S
-    )
+    until(lambda: [len(info.shards) for info in hub.log.streams()] == [2], "it is there", WAIT_S)
     new = hub.stream("a").info
     assert (new.codec, len(new.shards), new.id != old.info.id) == ("bytes", 2, True)
     with pytest.raises(headrace.UnknownStream):
@@ -631,7 +628,7 @@ def test_a_read_that_took_long_hands_out_nothing_of_a_stream_made_anew(
 
     monkeypatch.setattr(Cursor, "read", slow)
     with pytest.raises(headrace.UnknownStream):
-        hub.backend.read(old.info, 0, 1, max_records=10, max_bytes=1000)
+        hub.log.read(old.info, 0, 1, max_records=10, max_bytes=1000)
 
 
 @pytest.mark.parametrize(
@@ -648,7 +645,7 @@ def test_a_stream_made_anew_is_not_harmed_by_who_takes_it_for_the_old_one(
     place: Place,
     hub: headrace.Hub,
     monkeypatch: pytest.MonkeyPatch,
-    call: Callable[[Backend, headrace.StreamInfo], object],
+    call: Callable[[Log, headrace.StreamInfo], object],
 ) -> None:
     old = hub.create_stream("a", shards=1)
     old.append_many([(b"old", None)] * 9)
@@ -656,7 +653,7 @@ def test_a_stream_made_anew_is_not_harmed_by_who_takes_it_for_the_old_one(
     monkeypatch.setattr(topics, "IDENTITY_S", 600.0)
     _made_anew(place, "a")
     with pytest.raises(headrace.UnknownStream, match="anew"):
-        call(hub.backend, old.info)
+        call(hub.log, old.info)
     assert list(_values(hub.stream("a")).values()) == [b"new"] * 3
 
 
@@ -690,7 +687,7 @@ def test_what_is_not_there_does_not_hide_what_is(
     stream = hub.create_stream("a", shards=1)
     stream.append(b"x")
     there, gone = (place.topic("a"), 0), [(place.topic("a"), 7), (place.topic("none"), 0)]
-    offsets = hub.backend._offsets  # type: ignore[attr-defined]
+    offsets = hub.log._offsets  # type: ignore[attr-defined]
     if as_a_whole:
         offsets._asker.client = AllOrNothing(offsets._asker.client)
     for asked in ([there, *gone], [*gone, there, there], [gone[0], there], [gone[1], there]):
@@ -760,12 +757,12 @@ def test_what_a_failed_read_had_taken_comes_again(
     stream.append_many([(b"%d" % i, "k") for i in range(30)])
     limits = {"max_records": 100, "max_bytes": 2**20}
 
-    assert len(hub.backend.read(stream.info, 0, 0, max_records=5, max_bytes=2**20).batches[0]) == 5
+    assert len(hub.log.read(stream.info, 0, 0, max_records=5, max_bytes=2**20).batches[0]) == 5
     with monkeypatch.context() as broken:
-        broken.setattr("headrace.backends.kafka.topics.offsets.Offsets.ends", _interrupted)
+        broken.setattr("headrace.backends.kafka.topics.offsets.Offsets.ask_ends", _interrupted)
         with pytest.raises(KeyboardInterrupt):
-            hub.backend.read(stream.info, 0, 5, **limits)
-    (batch,) = hub.backend.read(stream.info, 0, 5, **limits).batches
+            hub.log.read(stream.info, 0, 5, **limits)
+    (batch,) = hub.log.read(stream.info, 0, 5, **limits).batches
     assert list(batch.offsets) == list(range(5, 30))
 
 
@@ -783,9 +780,9 @@ def test_a_read_that_was_under_way_while_records_were_trimmed_hands_out_none_of_
         return found
 
     monkeypatch.setattr(Cursor, "read", overtaken)
-    assert hub.backend.read(stream.info, 0, 0, **limits).next == 10
+    assert hub.log.read(stream.info, 0, 0, **limits).next == 10
     with pytest.raises(headrace.OffsetOutOfRange):
-        hub.backend.read(stream.info, 0, 10, **limits)
+        hub.log.read(stream.info, 0, 10, **limits)
 
 
 def test_clients_end_with_the_hub(place: Place) -> None:

@@ -34,8 +34,8 @@ def url(broker: Broker) -> Iterator[str]:
 
 
 def _rows(hub: Hub) -> list[list[Row]]:
-    stream = hub.backend.stream(NAME)
-    return [list(read_rows(hub.backend, stream, s.index).values()) for s in stream.shards]
+    stream = hub.log.stream(NAME)
+    return [list(read_rows(hub.log, stream, s.index).values()) for s in stream.shards]
 
 
 def _made(place: Path, count: int) -> list[list[Row]]:
@@ -44,7 +44,7 @@ def _made(place: Path, count: int) -> list[list[Row]]:
         stream = hub.create_stream(NAME, shards=2, codec="json", routing="java-hash").info
         for shard in range(2):
             rows = [Row(b"k%d" % i, b"%d" % i, 1_000 + i) for i in range(count)]
-            hub.backend.append([Append(stream, shard, Batch.of_rows(rows))])
+            hub.log.append([Append(stream, shard, Batch.of_rows(rows))])
         return _rows(hub)
 
 
@@ -55,20 +55,20 @@ def test_to_a_broker_and_back_everything_is_as_it_was(url: str, tmp_path: Path) 
         headrace.open(tmp_path / "back") as back,
     ):
         stream = here.create_stream(NAME, shards=3, codec="json", routing="java-hash").info
-        here.backend.append([Append(stream, 0, Batch.of_rows(ODD_ROWS))])
-        here.backend.append([Append(stream, 2, Batch.of_rows(some_rows(3_000)))])
+        here.log.append([Append(stream, 0, Batch.of_rows(ODD_ROWS))])
+        here.log.append([Append(stream, 2, Batch.of_rows(some_rows(3_000)))])
         wanted = _rows(here)
         assert mirror(here, there, NAME).records == 3_005
         assert _rows(there) == wanted
         assert mirror(here, there, NAME).records == 0
         assert mirror(there, back, NAME).records == 3_005
         assert _rows(back) == wanted
-        here.backend.append([Append(stream, 1, Batch.of_rows(some_rows(10)))])
+        here.log.append([Append(stream, 1, Batch.of_rows(some_rows(10)))])
         assert mirror(here, there, NAME).records == 10
         found = mirror(there, back, NAME)
         assert (found.records, found.complete) == (10, True)
         assert _rows(back) == _rows(here)
-        info = back.backend.stream(NAME)
+        info = back.log.stream(NAME)
         assert (info.codec, info.routing, len(info.shards)) == ("json", "java-hash", 3)
 
 

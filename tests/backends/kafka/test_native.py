@@ -19,12 +19,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headrace
-from headrace.backends.kafka.client import native as speaking
+from headrace.backends.kafka.client import native as native_module
 from headrace.backends.kafka.client.clients import Clients
 from headrace.backends.kafka.reading import cursors
 from headrace.backends.kafka.reading.columns import ColumnRecords
 from headrace.backends.kafka.reading.cursor import Cursor
-from headrace.backends.kafka.reading.fetched import Arrived, Trouble
+from headrace.backends.kafka.reading.fetched import Taken, Trouble
 from headrace.backends.kafka.reading.fetched_columns import FetchedColumns
 from headrace.backends.kafka.reading.listed import ListedRecords
 from headrace.core.ports import Append
@@ -50,7 +50,9 @@ def plain(place: Place) -> Iterator[headrace.Hub]:
 
 
 def test_it_is_built_and_used_unless_told_otherwise(hub: headrace.Hub, plain: headrace.Hub) -> None:
-    assert speaking.native() is not None, "install a C compiler, then: rm .venv/.installed"
+    assert native_module.load_native() is not None, (
+        "install a C compiler, then: rm .venv/.installed"
+    )
     assert hub.describe()["native"] is True
     assert plain.describe()["native"] is False
 
@@ -58,9 +60,9 @@ def test_it_is_built_and_used_unless_told_otherwise(hub: headrace.Hub, plain: he
 def test_where_it_was_not_built_all_goes_on_without_it(
     place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(speaking, "LIBRARY", tmp_path / "columns.so")
-    missing = speaking.native.__wrapped__()
-    monkeypatch.setattr("headrace.backends.kafka.client.clients.native", lambda: missing)
+    monkeypatch.setattr(native_module, "LIBRARY", tmp_path / "columns.so")
+    missing = native_module.load_native.__wrapped__()
+    monkeypatch.setattr("headrace.backends.kafka.client.clients.load_native", lambda: missing)
     with headrace.open(place.url) as hub:
         assert hub.describe()["native"] is False
         stream = hub.create_stream("a", shards=1)
@@ -72,9 +74,9 @@ def test_one_that_was_built_of_another_source_is_not_used(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     other = tmp_path / "columns.c"
-    other.write_bytes(speaking.SOURCE.read_bytes() + b"\n")
-    monkeypatch.setattr(speaking, "SOURCE", other)
-    assert speaking.native.__wrapped__() is None
+    other.write_bytes(native_module.SOURCE.read_bytes() + b"\n")
+    monkeypatch.setattr(native_module, "SOURCE", other)
+    assert native_module.load_native.__wrapped__() is None
 
 
 def test_a_word_that_is_no_truth_value_is_refused(place: Place) -> None:
@@ -107,7 +109,7 @@ def test_what_is_read_is_the_same_both_ways(
     rows = []
     for piece in range(12):
         some = [_row(dice, headed and piece % 3 != 1) for _ in range(dice.randrange(1, 150))]
-        hub.backend.append([Append(stream.info, 0, Batch.of_rows(some))])
+        hub.log.append([Append(stream.info, 0, Batch.of_rows(some))])
         place.write("a", [b"aborted"], commit=False)
         rows += some
     for most, nbytes in [(1000, 2**20), (7, 2**20), (1000, 5000), (500, 1)]:
@@ -206,13 +208,13 @@ def test_records_are_columns_on_the_way(
     """So that what the others compare is not one way twice."""
     stream = hub.create_stream("a", shards=1)
     made: list[int] = []
-    real = FetchedColumns._chunk
+    real = FetchedColumns._records
 
-    def chunk(self: FetchedColumns) -> tuple[ListedRecords | ColumnRecords | None, int | None]:
+    def records(self: FetchedColumns) -> tuple[ListedRecords | ColumnRecords | None, int | None]:
         made.append(self._sizes.records)
         return real(self)
 
-    monkeypatch.setattr(FetchedColumns, "_chunk", chunk)
+    monkeypatch.setattr(FetchedColumns, "_records", records)
     stream.append_arrow(_piece([None] * 100, [b"x"] * 100), shard=0)
     assert len(list(plain.stream("a").read(0))) == 100
     assert not made
@@ -245,18 +247,18 @@ def test_nothing_is_kept_of_what_was_fetched_ahead(
     stream = hub.create_stream("a", shards=shards)
     for shard in range(shards):
         stream.append_arrow(_piece([b"key"] * 3_000, [bytes(1000)] * 3_000), shard=shard)
-    read = hub.backend.read
-    fetched = ctypes.CDLL(cimpl.__file__).rd_kafka_queue_length
+    read = hub.log.read
+    queue_length = ctypes.CDLL(cimpl.__file__).rd_kafka_queue_length
 
     def visit() -> None:
         for shard in range(shards):
             first = read(stream.info, shard, 0, max_records=10, max_bytes=2**20)
-            (arrivals,) = [c._arrivals for c in _cursors(hub) if c.stands_in(stream.info, shard)]
-            assert isinstance(arrivals, FetchedColumns)
-            queue = ctypes.c_void_p(arrivals._queue)
-            until(lambda q=queue: fetched(q) > 2_000, "more is fetched", WAIT_S)  # type: ignore[misc]
+            (fetched,) = [c._fetched for c in _cursors(hub) if c.is_in(stream.info, shard)]
+            assert isinstance(fetched, FetchedColumns)
+            queue = ctypes.c_void_p(fetched._queue)
+            until(lambda q=queue: queue_length(q) > 2_000, "more is fetched", WAIT_S)  # type: ignore[misc]
             assert first.next == 10
-            hub.backend._cursors.forget()  # type: ignore[attr-defined]
+            hub.log._cursors.forget()  # type: ignore[attr-defined]
 
     visit()
     before = memory([os.getpid()]).own
@@ -266,7 +268,7 @@ def test_nothing_is_kept_of_what_was_fetched_ahead(
 
 
 def _cursors(hub: headrace.Hub) -> list[Cursor]:
-    found: list[Cursor] = hub.backend._cursors._idle  # type: ignore[attr-defined]
+    found: list[Cursor] = hub.log._cursors._idle  # type: ignore[attr-defined]
     return found
 
 
@@ -278,14 +280,14 @@ def test_an_exception_at_any_moment_harms_nobody(hub: headrace.Hub) -> None:
     """Ctrl-C comes between any two lines."""
     stream = hub.create_stream("a", shards=1)
     stream.append_arrow(_piece([b"key"] * 3_000, [bytes(100)] * 3_000), shard=0)
-    clients = hub.backend._clients  # type: ignore[attr-defined]
-    arrivals = _arrivals_of(clients)
-    topic = hub.backend._topics.topic_of("a")  # type: ignore[attr-defined]
+    clients = hub.log._clients  # type: ignore[attr-defined]
+    fetched = _make_fetched(clients)
+    topic = hub.log._topics.topic_of("a")  # type: ignore[attr-defined]
     dice, stops = random.Random(13), 0
 
     def stop(_: int, frame: FrameType | None) -> None:
         while frame is not None:
-            if frame.f_code.co_filename.endswith("arrivals.py"):
+            if frame.f_code.co_filename.endswith(("fetched.py", "fetched_columns.py")):
                 raise Stop
             frame = frame.f_back  # not in the test itself
 
@@ -294,51 +296,51 @@ def test_an_exception_at_any_moment_harms_nobody(hub: headrace.Hub) -> None:
         for turn in range(1_500):
             try:
                 signal.setitimer(signal.ITIMER_REAL, dice.uniform(0.00001, 0.002))
-                arrivals.stand(topic, 0, dice.randrange(3_000))
+                fetched.assign(topic, 0, dice.randrange(3_000))
                 for _ in range(20):
-                    arrivals.take(10, 2**20, 0.001 if turn % 2 else 0.0)
-                arrivals.leave()
+                    fetched.take(10, 2**20, 0.001 if turn % 2 else 0.0)
+                fetched.unassign()
             except Stop:
                 stops += 1
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)
-            arrivals.take(10, 2**20, 0.0)  # as if nothing had been
+            fetched.take(10, 2**20, 0.0)  # as if nothing had been
     finally:
         signal.signal(signal.SIGALRM, before)
     assert stops > 500
-    arrivals.leave()
-    arrivals.stand(topic, 0, 2_990)
+    fetched.unassign()
+    fetched.assign(topic, 0, 2_990)
     found: list[int] = []
 
     def all_came() -> bool:
-        chunk = arrivals.take(100, 2**20, 0.01).chunk
-        found.extend(chunk.offsets if chunk is not None else ())
+        records = fetched.take(100, 2**20, 0.01).records
+        found.extend(records.offsets if records is not None else ())
         return len(found) == 10
 
     until(all_came, "it reads as ever", WAIT_S)
     assert found == list(range(2_990, 3_000))
-    _check_closes(arrivals)
+    _check_closes(fetched)
 
 
 GONE = """
 import sys
 import headrace
-from headrace.backends.kafka.reading.fetched_columns import NativeArrivals
+from headrace.backends.kafka.reading.fetched_columns import FetchedColumns
 
 hub = headrace.open(sys.argv[1])
 hub.create_stream("a", shards=2).append(b"x", shard=1)
-clients, topic = hub.backend._clients, hub.backend._topics.topic_of("a")
+clients, topic = hub.log._clients, hub.log._topics.topic_of("a")
 made = clients.native_consumer(clients.native)
-arrivals = NativeArrivals(clients.native, *made, clients.settings.bootstrap)
-arrivals.stand(topic, 1, 0)
-while arrivals.take(10, 1000, 0.1).chunk is None:
+fetched = FetchedColumns(clients.native, *made, clients.settings.bootstrap)
+fetched.assign(topic, 1, 0)
+while fetched.take(10, 1000, 0.1).records is None:
     pass
 hub.delete_stream("a")
 hub.create_stream("a", shards=1)
 for _ in range(20):
-    arrivals._client._consumer.list_topics(topic, timeout=30)
-    arrivals.take(10, 1000, 0.1)
-arrivals.close()
+    fetched._client._consumer.list_topics(topic, timeout=30)
+    fetched.take(10, 1000, 0.1)
+fetched.close()
 hub.close()
 print("went on")
 """
@@ -350,7 +352,7 @@ def test_a_client_whose_partition_is_gone_does_not_end_the_process(place: Place)
         assert child.output() == "went on\n"
 
 
-def _arrivals_of(clients: Clients) -> FetchedColumns:
+def _make_fetched(clients: Clients) -> FetchedColumns:
     assert clients.native is not None
     return FetchedColumns(
         clients.native,
@@ -359,8 +361,8 @@ def _arrivals_of(clients: Clients) -> FetchedColumns:
     )
 
 
-def _check_closes(arrivals: FetchedColumns) -> None:
-    ending = threading.Thread(target=arrivals.close, daemon=True)
+def _check_closes(fetched: FetchedColumns) -> None:
+    ending = threading.Thread(target=fetched.close, daemon=True)
     ending.start()
     ending.join(WAIT_S)
     assert not ending.is_alive(), "the client waits for what was not given back"
@@ -370,23 +372,23 @@ def test_what_was_taken_before_an_exception_is_given_back(hub: headrace.Hub) -> 
     """By the next call, whichever it is."""
     stream = hub.create_stream("a", shards=1)
     stream.append_arrow(_piece([b"key"] * 3_000, [bytes(100)] * 3_000), shard=0)
-    clients = hub.backend._clients  # type: ignore[attr-defined]
-    arrivals = _arrivals_of(clients)
+    clients = hub.log._clients  # type: ignore[attr-defined]
+    fetched = _make_fetched(clients)
 
     def take_only() -> None:
         def taken() -> int:
-            assert arrivals._queue is not None
-            arrivals._take(arrivals._queue, 10, 2**20, 0.05)
-            return arrivals._sizes.records
+            assert fetched._queue is not None
+            fetched._take(fetched._queue, 10, 2**20, 0.05)
+            return fetched._sizes.records
 
-        arrivals.stand(hub.backend._topics.topic_of("a"), 0, 0)  # type: ignore[attr-defined]
+        fetched.assign(hub.log._topics.topic_of("a"), 0, 0)  # type: ignore[attr-defined]
         until(taken, "something has come", WAIT_S)
 
-    for go_on in (lambda: arrivals.take(10, 2**20, 0.0), arrivals.leave):
+    for go_on in (lambda: fetched.take(10, 2**20, 0.0), fetched.unassign):
         take_only()
         go_on()
     take_only()
-    _check_closes(arrivals)
+    _check_closes(fetched)
 
 
 @pytest.mark.parametrize("native", ["true", "false"])
@@ -410,12 +412,12 @@ def test_a_record_that_cannot_be_taken_apart_is_named_and_can_be_passed(
         assert [record.offset for record in stream.read(0, 6, max_records=most)] == [6, 7, 8, 9]
         followed, at = [], 0
         while at < 5:  # as whoever follows does: without an end
-            part = hub.backend.read(stream.info, 0, at, max_records=most, max_bytes=2**20)
+            part = hub.log.read(stream.info, 0, at, max_records=most, max_bytes=2**20)
             followed += [offset for batch in part.batches for offset in batch.offsets]
             at = part.next
         assert (followed, at) == ([0, 1, 2, 3, 4], 5)
         with pytest.raises(headrace.BadBatch):
-            hub.backend.read(stream.info, 0, 5, max_records=most, max_bytes=2**20)
+            hub.log.read(stream.info, 0, 5, max_records=most, max_bytes=2**20)
 
 
 @pytest.mark.parametrize("native", ["true", "false"])
@@ -425,21 +427,19 @@ def test_what_the_client_complains_about_behind_records_comes_behind_them(
     with headrace.open(f"{place.url}?native={native}") as hub:
         stream = hub.create_stream("a", shards=1)
         stream.append_many([(b"%d" % i, "k") for i in range(20)])
-        read = hub.backend.read
+        read = hub.log.read
         assert read(stream.info, 0, 0, max_records=10, max_bytes=2**20).next == 10
         (cursor,) = _cursors(hub)
-        real = cursor._arrivals.take
+        real = cursor._fetched.take
 
-        def take(*how: Any) -> Arrived:
-            arrived = real(*how)
+        def take(*how: Any) -> Taken:
+            taken = real(*how)
             complaint = KafkaError(KafkaError._AUTO_OFFSET_RESET, "for once")
             return (
-                arrived
-                if arrived.chunk is None
-                else Arrived(arrived.chunk, [Trouble(-1, complaint)])
+                taken if taken.records is None else Taken(taken.records, [Trouble(-1, complaint)])
             )
 
-        cursor._arrivals.take = take  # type: ignore[method-assign, assignment]
+        cursor._fetched.take = take  # type: ignore[method-assign, assignment]
         found, at = [], 10
         while at < 20:
             part = read(stream.info, 0, at, max_records=5, max_bytes=2**20)
@@ -457,9 +457,9 @@ def _produce_bad_name(bootstrap: str, topic: str) -> None:
     class Argument(ctypes.Structure):
         _fields_ = (("kind", ctypes.c_int), ("is_", ctypes.c_uint64 * 8))
 
-    found = speaking.native()
+    found = native_module.load_native()
     assert found is not None
-    producer, handle = found.made(
+    producer, handle = found.make_client(
         lambda more: Producer({"bootstrap.servers": bootstrap, "log_level": 0, **more})
     )
     headers = ctypes.c_void_p(client.rd_kafka_headers_new(1))

@@ -568,7 +568,7 @@ def test_nobody_goes_on_fetching_when_reads_are_over(own: Broker, url: str, shar
         for shard in range(shards):
             stream.append_many([(b"x" * 1000, None) for _ in range(3000)], shard=shard)
             next(iter(stream.read(shard, follow=True)))  # and the rest is fetched ahead
-        idle = hub.backend._cursors._idle  # type: ignore[attr-defined]
+        idle = hub.log._cursors._idle  # type: ignore[attr-defined]
         assert any(cursor.stream is not None for cursor in idle)
         until(lambda: all(cursor.stream is None for cursor in idle), "all rest", 3 * cursors.IDLE_S)
         until(lambda: share_of_a_core() < 0.05, "it costs next to nothing")

@@ -38,7 +38,9 @@ class World:
         self.is_open = True
         monkeypatch.setattr(patient, "time", SimpleNamespace(monotonic=lambda: self.now_s))
         clients: Any = SimpleNamespace(
-            up=lambda: None, down=lambda *_: None, settings=SimpleNamespace(without_secrets=str)
+            note_answer=lambda: None,
+            note_silence=lambda *_: None,
+            settings=SimpleNamespace(without_secrets=str),
         )
         self.asked = PatientClient(
             self._make(), self._make, self._rest, clients, 60.0, self._check_open

@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, Producer
 import headrace
 from headrace.backends.kafka.messages import EXTRA
 from headrace.backends.kafka.reading.cursor import Cursor
-from headrace.backends.kafka.reading.fetched import Arrived, FetchedMessages, Trouble
+from headrace.backends.kafka.reading.fetched import FetchedMessages, Taken, Trouble
 from headrace.backends.kafka.reading.listed import ListedRecords
 from headrace.ops.doctor import damage_findings
 from headrace.testing.contracts.backend_under_test import WAIT_S
@@ -60,9 +60,9 @@ def test_what_comes_with_the_news_of_damage_is_not_handed_out_before_it(
     """The client may find its way behind a damaged batch by chance."""
     offsets = [*range(10), *range(20, 30)]
     values: list[bytes | None] = [b"%d" % offset for offset in offsets]
-    chunk = ListedRecords(offsets, [None] * 20, values, [1] * 20, [None] * 20)
+    records = ListedRecords(offsets, [None] * 20, values, [1] * 20, [None] * 20)
     news = Trouble(10, KafkaError(KafkaError._BAD_MSG, "CRC"))
-    monkeypatch.setattr(FetchedMessages, "take", lambda *_: Arrived(chunk, [news]))
+    monkeypatch.setattr(FetchedMessages, "take", lambda *_: Taken(records, [news]))
     with headrace.open(f"{place.url}?native=false") as hub:
         stream = hub.create_stream("a", shards=1)
         stream.append_many([(b"x", "k")] * 30)
@@ -150,8 +150,8 @@ def test_what_was_taken_is_handed_out_before_it_is_told_that_nobody_answers(
         raise headrace.Unreachable("no broker answers")
 
     # The first few come at once; then it is asked where the end is.
-    assert hub.backend.read(stream.info, 0, 0, max_records=5, max_bytes=2**20).next == 5
-    monkeypatch.setattr(Cursor, "_nothing_more", nobody)
-    assert hub.backend.read(stream.info, 0, 5, **limits).next == 20
+    assert hub.log.read(stream.info, 0, 0, max_records=5, max_bytes=2**20).next == 5
+    monkeypatch.setattr(Cursor, "_is_at_end", nobody)
+    assert hub.log.read(stream.info, 0, 5, **limits).next == 20
     with pytest.raises(headrace.Unreachable):
-        hub.backend.read(stream.info, 0, 20, **limits)
+        hub.log.read(stream.info, 0, 20, **limits)

@@ -192,7 +192,7 @@ def test_who_creates_has_to_end_before_it_is_seen_by_those_who_may_not_see_its_s
         raise died
 
     with monkeypatch.context() as dying:
-        dying.setattr(Topics, "_settled", die)
+        dying.setattr(Topics, "_await_leaders", die)
         with pytest.raises(RuntimeError, match="died half way"):
             root.create_stream("a", shards=1, codec="json")
     until(root.streams, "it is there", WAIT_S)
@@ -302,8 +302,8 @@ def test_rights_to_see_lag(rights: Rights, root: headrace.Hub) -> None:
     rights.grant(TOPIC, READ)
     rights.grant(group, DESCRIBE, kind=ResourceType.GROUP)
     with rights.open() as hub:
-        assert isinstance(hub.backend, KafkaBackend)
-        ((_, at),) = hub.backend.kept_groups.checkpoints()[group].items()
+        assert isinstance(hub.log, KafkaBackend)
+        ((_, at),) = hub.log.kept_groups.checkpoints()[group].items()
     assert at == 2
 
 
@@ -314,8 +314,8 @@ def test_rights_to_copy_into_a_stream(rights: Rights, root: headrace.Hub) -> Non
     rights.grant("headrace-copy.*", READ, kind=ResourceType.GROUP)
     rights.grant("headrace-copy.*", WRITE, kind=ResourceType.TRANSACTIONAL_ID)
     with rights.open() as hub:
-        assert isinstance(hub.backend, KafkaBackend)
-        copying = hub.backend.copying(hub.stream("a").info, 0, "elsewhere")
+        assert isinstance(hub.log, KafkaBackend)
+        copying = hub.log.copying(hub.stream("a").info, 0, "elsewhere")
         copying.append(Batch.of_rows([Row(b"k", b"copied", 5)]), 1)
         copying.close()
     assert [record.value for record in theirs.read(0)] == [b"copied"]

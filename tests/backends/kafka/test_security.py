@@ -340,7 +340,7 @@ def test_nothing_shown_of_an_open_hub_holds_a_secret(
     settings = let_in(broker, "SASLTLS", "SCRAM-SHA-512")
     talkative = {**settings, "debug": "all", "log_level": 7}
     with headrace.open(f"kafka://{broker.address('SASLTLS')}", settings=talkative) as hub:
-        shown = [repr(hub), str(hub), repr(hub.backend), str(hub.backend), repr(hub.describe())]
+        shown = [repr(hub), str(hub), repr(hub.log), str(hub.log), repr(hub.describe())]
         shown += [repr(hub.streams()), repr(hub.capabilities)]
     assert "sasl.password = " in caplog.text
     for secret in secrets(broker):

@@ -300,8 +300,8 @@ def test_no_text_of_ours_holds_a_secret(name: str, caplog: pytest.LogCaptureFixt
     assert SECRET not in str(connect_failure([other], settings))
     assert SECRET not in str(translated(other, settings, "doing"))
     with caplog.at_level(logging.DEBUG):
-        Clients(settings, Usable())._note(other)
-        Clients(settings, Usable()).down(other, 1.0)
+        Clients(settings, Usable())._log_error(other)
+        Clients(settings, Usable()).note_silence(other, 1.0)
     assert "it said" in caplog.text
     assert SECRET not in caplog.text
 

@@ -13,6 +13,7 @@ import pytest
 
 import headrace
 from headrace.backends.lmdb.backend import LmdbBackend
+from headrace.backends.opening import in_one_place
 from headrace.testing.children import Child, until
 
 DISK_BYTES = 2 * 2**20
@@ -192,7 +193,7 @@ def test_an_environment_that_cannot_be_opened_again_at_once_is_by_the_next_write
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend = LmdbBackend(tmp_path / "hub", maintain=False)
-    hub = headrace.Hub(backend)
+    hub = headrace.Hub(in_one_place(backend))
     stream = hub.create_stream("a", shards=1)
     stream.append(b"0")
     environment = backend._environment

@@ -8,6 +8,7 @@ import pytest
 
 import headrace
 from headrace.backends.lmdb.backend import LmdbBackend
+from headrace.backends.opening import in_one_place
 
 
 def test_two_hubs_of_a_process_share_the_environment_and_closing_one_leaves_the_other(
@@ -17,7 +18,7 @@ def test_two_hubs_of_a_process_share_the_environment_and_closing_one_leaves_the_
     one = LmdbBackend(tmp_path / "hub")
     two = LmdbBackend(tmp_path / "link")
     assert one._environment is two._environment
-    first, second = headrace.Hub(one), headrace.Hub(two)
+    first, second = headrace.Hub(in_one_place(one)), headrace.Hub(in_one_place(two))
     stream = first.create_stream("a", shards=1)
     stream.append(b"1")
     first.close()

@@ -13,6 +13,7 @@ from headrace.backends.lmdb import maintenance
 from headrace.backends.lmdb import stored_batch as batches
 from headrace.backends.lmdb.backend import LmdbBackend
 from headrace.backends.lmdb.maintenance import Maintenance
+from headrace.backends.opening import in_one_place
 from headrace.testing.children import Child
 from tests.harness.faults import raw_store
 
@@ -24,7 +25,7 @@ def opened(directory: Path) -> Iterator[tuple[headrace.Hub, Maintenance]]:
     backend = LmdbBackend(directory, maintain=False)
     tidying = Maintenance(backend._environment, backend._write)
     try:
-        yield headrace.Hub(backend), tidying
+        yield headrace.Hub(in_one_place(backend)), tidying
     finally:
         tidying.stop()
         backend.close()

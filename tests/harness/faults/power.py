@@ -252,11 +252,11 @@ def fault(hub: Path, expected: Expected, *, write_too: bool) -> str:
                         return f"offset {offset} where {at} should be: {data!r:.60}"
                     at += 1
         if write_too:
-            stream = headrace.open(hub).stream(STREAM)
-            placed = stream.append(data_of(at))
-            if placed.offset != at or [r.offset for r in stream.read(0, at)] != [at]:
-                return f"appended at {placed.offset}, not {at}"
-            stream._backend.close()
+            with headrace.open(hub) as opened:
+                stream = opened.stream(STREAM)
+                placed = stream.append(data_of(at))
+                if placed.offset != at or [r.offset for r in stream.read(0, at)] != [at]:
+                    return f"appended at {placed.offset}, not {at}"
     except HeadraceError as why:
         return f"{type(why).__name__}: {why}"
     finally:

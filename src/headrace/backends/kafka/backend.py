@@ -10,8 +10,8 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from headrace.backends.kafka.appending.append import Appending
 from headrace.backends.kafka.appending.copying import KafkaCopying
-from headrace.backends.kafka.appending.producers import Senders
-from headrace.backends.kafka.appending.send_columns import sending
+from headrace.backends.kafka.appending.producers import IdempotentProducers
+from headrace.backends.kafka.appending.send_columns import make_producer
 from headrace.backends.kafka.client.clients import Clients
 from headrace.backends.kafka.client.connect import connect
 from headrace.backends.kafka.client.failures import error_of, translated
@@ -22,7 +22,7 @@ from headrace.backends.kafka.groups.kept_groups import KafkaGroups
 from headrace.backends.kafka.messages import outgoing
 from headrace.backends.kafka.reading.cursors import Cursors
 from headrace.backends.kafka.topics.changes import ChangeWatch
-from headrace.backends.kafka.topics.facts import broker_facts, topic_facts
+from headrace.backends.kafka.topics.facts import ask_broker_facts, ask_topic_facts
 from headrace.backends.kafka.topics.offsets import GONE, Offsets
 from headrace.backends.kafka.topics.stream_descriptions import Descriptions
 from headrace.backends.kafka.topics.topics import Topic, Topics
@@ -47,7 +47,7 @@ CAPABILITIES = Capabilities(
     {
         "atomic_append": "Kafka shows records partition by partition, and request by request",
         "commit": _GROUPS,
-        "dense_offsets": "marks of transactions, aborted records and compaction leave gaps",
+        "dense_offsets": "transaction markers, aborted records and compaction leave gaps",
         "merge": "partitions of a topic cannot be merged",
         "producer_seq": "Kafka recognises a repeated append only as long as its producer lives",
         "split": "partitions of a topic cannot be split",
@@ -57,23 +57,27 @@ CAPABILITIES = Capabilities(
 
 
 class KafkaBackend:
+    """Streams on a cluster of Kafka."""
+
     capabilities = CAPABILITIES
 
     def __init__(self, settings: KafkaSettings, *, patience_s: float = 30.0) -> None:
         self._settings = settings
         self._patience_s = patience_s = settings.write_timeout_s or patience_s
-        self._gate = Usable()
-        self._clients = clients = Clients(settings, self._gate)
+        self._usable = Usable()
+        self._clients = clients = Clients(settings, self._usable)
         self._admin: Admin = PatientClient(
             connect(clients),
             clients.admin,
             lambda admin: admin.poll(PAUSE_S),
-            *(clients, patience_s, self._gate.check),
+            *(clients, patience_s, self._usable.check),
         )
-        self._offsets = Offsets(self._clients, patience_s, self._gate.check)
-        # No part knows this one: so all clients end with the last who uses it.
-        self._senders = Senders(lambda size: sending(clients, {"batch.size": size}))
-        self._appending = Appending(self._clients, self._senders, patience_s, self._gate.check)
+        self._offsets = Offsets(self._clients, patience_s, self._usable.check)
+        # No part holds a reference to this object: a hub that is dropped ends all its clients.
+        self._producers = IdempotentProducers(
+            lambda size: make_producer(clients, {"batch.size": size})
+        )
+        self._appending = Appending(self._clients, self._producers, patience_s, self._usable.check)
         self._descriptions = Descriptions(
             self._clients, self._admin, self._offsets, self._appending.describe, patience_s
         )
@@ -83,10 +87,10 @@ class KafkaBackend:
             self._offsets,
             self._descriptions,
             patience_s,
-            self._gate.check,
+            self._usable.check,
         )
         self._cursors = Cursors(self._clients, self._offsets, patience_s)
-        self._watch = ChangeWatch(self._clients, self._offsets, self._gate.check)
+        self._watch = ChangeWatch(self._clients, self._offsets, self._usable.check)
         self._groups = KafkaGroups(self._clients, self._admin, self._offsets, self._topics)
 
     def __repr__(self) -> str:
@@ -95,30 +99,30 @@ class KafkaBackend:
     # Streams
 
     def create_stream(self, spec: StreamSpec) -> StreamInfo:
-        self._gate.check()
+        self._usable.check()
         info = self._topics.create(spec)
-        self._watch.ask_about(self._partitions(info))
-        self._watch.told()
+        self._watch.watch(self._partitions(info))
+        self._watch.note_change()
         return info
 
     def stream(self, name: str) -> StreamInfo:
-        self._gate.check()
+        self._usable.check()
         return self._topics.find(name).info
 
     def streams(self) -> list[StreamInfo]:
-        self._gate.check()
-        return self._topics.every()
+        self._usable.check()
+        return self._topics.list_all()
 
     def delete_stream(self, name: str) -> None:
-        self._gate.check()
+        self._usable.check()
         self._topics.delete(name)
         self._cursors.forget()
-        self._watch.told()
+        self._watch.note_change()
 
     # Records
 
     def append(self, parts: Sequence[Append], producer: Producer | None = None) -> list[Place]:
-        self._gate.check()
+        self._usable.check()
         if producer is not None:
             self.capabilities.require("producer_seq")
         check_commit_bytes(sum(part.batch.nbytes for part in parts))
@@ -128,11 +132,11 @@ class KafkaBackend:
         try:
             self._appending.check(appends)
         except BadRecord:
-            # Others may have changed the topic's settings: what is refused is refused as they are.
+            # The settings of the topic may have changed: look at them before refusing.
             appends = [(self._topics.find(part.stream.name), part) for part in parts]
             self._appending.check(appends)
-        self._watch.ask_about((topic.name, part.shard) for topic, part in appends)
-        return self._appending.append(appends, self._still_there)
+        self._watch.watch((topic.name, part.shard) for topic, part in appends)
+        return self._appending.append(appends, self._check_same)
 
     def read(
         self,
@@ -151,28 +155,28 @@ class KafkaBackend:
             return ReadResult([], start)
         if start < 0:
             raise OffsetOutOfRange(stream.name, shard, start, *self.bounds(stream, shard))
-        self._watch.ask_about([(topic.name, shard)])
+        self._watch.watch([(topic.name, shard)])
         try:
             with self._cursors.at(stream, topic.name, shard, start) as cursor:
-                found = cursor.read(end, max_records, max_bytes, self._gate.check)
-                # The client knows topics by name, and it may have waited.
-                self._topics.current(stream, _left_s(until_s))
+                found = cursor.read(end, max_records, max_bytes, self._usable.check)
+                # The client knows topics by name only, and it may have waited for long.
+                self._topics.confirm(stream, _left_s(until_s))
                 return found
         except OffsetOutOfRange:
-            # Of another stream of that name, perhaps: whoever hears it would begin anew there.
-            self._topics.current_now(stream, _left_s(until_s))
+            # These may be the bounds of another stream of that name, where a reader would begin.
+            self._topics.confirm_now(stream, _left_s(until_s))
             raise
 
     def bounds(self, stream: StreamInfo, shard: int) -> Bounds:
         topic = self._topic(stream, shard)
-        bounds = self._offsets.bounds((topic.name, shard))
+        bounds = self._offsets.ask_bounds((topic.name, shard))
         if bounds is None:
             raise UnknownStream(stream.name)
         return bounds
 
     def bounds_of(self, shards: Sequence[tuple[StreamInfo, int]]) -> list[Bounds]:
         partitions = [(self._topic(stream, shard).name, shard) for stream, shard in shards]
-        found = self._offsets.bounds_of(partitions)
+        found = self._offsets.ask_all_bounds(partitions)
         for (stream, _), bounds in zip(shards, found, strict=True):
             if bounds is None:
                 raise UnknownStream(stream.name)
@@ -180,8 +184,8 @@ class KafkaBackend:
 
     def ends(self, shards: Sequence[tuple[StreamInfo, int]]) -> list[int]:
         partitions = [(self._topic(stream, shard).name, shard) for stream, shard in shards]
-        self._watch.ask_about(partitions)
-        ends = self._offsets.ends(partitions)
+        self._watch.watch(partitions)
+        ends = self._offsets.ask_ends(partitions)
         for (stream, _), end in zip(shards, ends, strict=True):
             if end == GONE:
                 raise UnknownStream(stream.name)
@@ -189,7 +193,7 @@ class KafkaBackend:
 
     def offset_at(self, stream: StreamInfo, shard: int, timestamp_ms: int) -> int:
         topic = self._topic(stream, shard)
-        found = self._offsets.at_time((topic.name, shard), timestamp_ms)
+        found = self._offsets.ask_offset_at((topic.name, shard), timestamp_ms)
         return self.bounds(stream, shard).end if found is None else found
 
     def trim(self, stream: StreamInfo, shard: int, before: int) -> None:
@@ -208,14 +212,14 @@ class KafkaBackend:
                 ) from None
             raise translated(error, self._settings, f"trimming {stream.name}:{shard}") from None
         self._cursors.forget()
-        self._watch.told()
+        self._watch.note_change()
 
     def changes(self) -> int:
-        self._gate.check()
-        return self._watch.number()
+        self._usable.check()
+        return self._watch.ask_number()
 
     def wait(self, seen: int, timeout_s: float) -> int:
-        self._gate.check()
+        self._usable.check()
         return self._watch.wait(seen, timeout_s)
 
     def copying(self, stream: StreamInfo, shard: int, origin: str) -> Copying:
@@ -226,7 +230,7 @@ class KafkaBackend:
             origin,
             topic=topic.name,
             message_bytes_max=min(topic.message_bytes_max, self._clients.message_bytes_max),
-            make_producer=lambda properties: sending(self._clients, properties),
+            make_producer=lambda properties: make_producer(self._clients, properties),
             make_consumer=lambda properties: self._clients.consumer(**properties),
             outgoing=outgoing,
             translated=lambda error, doing: translated(error, self._settings, doing),
@@ -236,21 +240,21 @@ class KafkaBackend:
 
     @property
     def identity(self) -> str:
-        return f"kafka:{self._cluster_id()}"
+        return f"kafka:{self._ask_cluster_id()}"
 
     def describe(self) -> dict[str, Any]:
-        self._gate.check()
-        facts = broker_facts(self._settings, self._admin)
+        self._usable.check()
+        facts = ask_broker_facts(self._settings, self._admin)
         return {**facts, "native": self._clients.native is not None}
 
     def describe_streams(self, streams: Sequence[StreamInfo]) -> list[dict[str, Any]]:
-        self._gate.check()
-        topics = [self._topics.current(stream) for stream in streams]
-        return topic_facts(topics, self._admin, self._offsets)
+        self._usable.check()
+        topics = [self._topics.confirm(stream) for stream in streams]
+        return ask_topic_facts(topics, self._admin, self._offsets)
 
     @property
     def address(self) -> str | None:
-        return None  # its settings hold secrets, and come by other ways than one line
+        return None  # the settings hold secrets: another process must be given them by other ways
 
     @property
     def kept_groups(self) -> KeptGroups:
@@ -258,33 +262,34 @@ class KafkaBackend:
         return self._groups
 
     def close(self) -> None:
-        if not self._gate.close():
+        if not self._usable.close():
             return
         self._watch.close()
-        self._senders.close()
+        self._producers.close()
         self._cursors.close()
         self._descriptions.close()
         self._offsets.close()
 
-    def _cluster_id(self) -> str:
+    def _ask_cluster_id(self) -> str:
         listed = self._admin.patiently(
             lambda admin: admin.list_topics(timeout=ASK_S), "asking for the cluster's id"
         )
         return str(listed.cluster_id)
 
     def _topic(self, stream: StreamInfo, shard: int) -> Topic:
-        self._gate.check()
+        self._usable.check()
         check_shard(stream, shard)
-        return self._topics.current(stream)
+        return self._topics.confirm(stream)
 
     def _topic_now(self, stream: StreamInfo, shard: int) -> Topic:
-        """For what would do harm to another stream of that name."""
-        self._gate.check()
+        """The topic of a stream, always confirmed by the brokers: for calls that would do harm to
+        another stream of that name."""
+        self._usable.check()
         check_shard(stream, shard)
-        return self._topics.current_now(stream)
+        return self._topics.confirm_now(stream)
 
-    def _still_there(self, topic: Topic) -> None:
-        self._topics.current(topic.info, patience_s=0.0)
+    def _check_same(self, topic: Topic) -> None:
+        self._topics.confirm(topic.info, patience_s=0.0)
 
     def _partitions(self, info: StreamInfo) -> list[tuple[str, int]]:
         topic = self._topics.topic_of(info.name)

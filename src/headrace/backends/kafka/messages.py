@@ -1,8 +1,8 @@
 """Records as Kafka's messages: key, value, timestamp and headers are Kafka's own fields.
 
-What Kafka has no field for (sequence, flags, trace) goes into one more header at the end, and only
-when there is any. A record whose own last header has that name gets one too, so that reading never
-mistakes the one for the other.
+Kafka has no field for a record's sequence, flags and trace. They go into one more header at the
+end, which is left out if all three are empty. A record whose own last header has the name of ours
+gets ours as well, so that a reader never mistakes one for the other.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _EXTRA = struct.Struct(">BBIH")
 _VERSION = 1
 _TRACED = 1
 _AT_ZERO = 2
-"""The client takes a timestamp of 0 for "now": the first millisecond of 1970 is written as 1."""
+"""Set where the timestamp is 0. The client takes 0 for "now", so 1 is sent."""
 
 
 class Outgoing(NamedTuple):
-    """What the client's ``produce`` takes."""
+    """The fields of a message as the client's ``produce`` takes them."""
 
     value: bytes | None
     key: bytes | None
@@ -37,7 +37,7 @@ def outgoing(batch: Batch) -> Iterator[Outgoing]:
 
 
 def is_plain(batch: Batch) -> bool:
-    """Whether each record is a key, data and a timestamp, and has nothing else to say."""
+    """Whether all records consist of a key, data and a timestamp only."""
     return (
         not batch.is_rows
         and batch.has_no_headers
@@ -57,13 +57,15 @@ def _outgoing(row: Row) -> Outgoing:
         or not row.timestamp
         or (headers and headers[-1][0] == EXTRA)
     ):
-        marks = (_TRACED if row.trace is not None else 0) | (0 if row.timestamp else _AT_ZERO)
-        packed = _EXTRA.pack(_VERSION, marks, row.sequence, row.flags) + (row.trace or b"")
+        bits = (_TRACED if row.trace is not None else 0) | (0 if row.timestamp else _AT_ZERO)
+        packed = _EXTRA.pack(_VERSION, bits, row.sequence, row.flags) + (row.trace or b"")
         headers.append((EXTRA, packed))
     return Outgoing(row.data, row.key, headers or None, row.timestamp or 1)
 
 
 class Extra(NamedTuple):
+    """The fields of a record that Kafka has no field for."""
+
     sequence: int = 0
     flags: int = 0
     trace: bytes | None = None
@@ -74,7 +76,7 @@ NO_EXTRA = Extra()
 
 
 def split_headers(headers: Sequence[Header]) -> tuple[tuple[Header, ...], Extra]:
-    """A message's headers as the record's own, and what the last one holds of its other fields."""
+    """The record's own headers among those of its message, and what our header at the end holds."""
     extra = _extra(headers[-1]) if headers else None
     return (tuple(headers), NO_EXTRA) if extra is None else (tuple(headers[:-1]), extra)
 
@@ -83,8 +85,8 @@ def _extra(header: Header) -> Extra | None:
     name, packed = header
     if name != EXTRA or packed is None or len(packed) < _EXTRA.size or packed[0] != _VERSION:
         return None
-    _, marks, sequence, flags = _EXTRA.unpack_from(packed)
-    if sequence > SEQUENCE_MAX or flags > FLAGS_MAX or marks > _TRACED | _AT_ZERO:
-        return None  # somebody else's: as a record it could not be
-    trace = packed[_EXTRA.size :] if marks & _TRACED else None
-    return Extra(sequence, flags, trace, bool(marks & _AT_ZERO))
+    _, bits, sequence, flags = _EXTRA.unpack_from(packed)
+    if sequence > SEQUENCE_MAX or flags > FLAGS_MAX or bits > _TRACED | _AT_ZERO:
+        return None  # not written by Headrace: no record has such fields
+    trace = packed[_EXTRA.size :] if bits & _TRACED else None
+    return Extra(sequence, flags, trace, bool(bits & _AT_ZERO))

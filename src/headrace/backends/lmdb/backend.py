@@ -96,7 +96,7 @@ class LmdbBackend:
 
         def create(tables: Tables) -> StreamInfo:
             if tables.txn.get(stored_row.name_key(spec.name)) is not None:
-                raise StreamExists(f"stream {spec.name!r} exists already")
+                raise StreamExists.named(spec.name)
             row = tables.txn.get(stored_row.NEXT_ID_KEY)
             stream_id = 1 if row is None else stored_row.unpacked(stored_row.NEXT_ID_KEY, row, int)
             tables.put_row(stored_row.NEXT_ID_KEY, stream_id + 1)

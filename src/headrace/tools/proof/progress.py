@@ -128,7 +128,7 @@ class ProgressWatch:
 
     def _look_at(self, name: str, gap: _Gap, now_s: float) -> None:
         stream = self._written[name]
-        ends = self._hub.backend.ends([(stream, shard.index) for shard in stream.shards])
+        ends = self._hub.log.ends([(stream, shard.index) for shard in stream.shards])
         writers = [each.name for each in self._topology.writers(name)]
         read = [p.next for each in writers for p in self.positions.get(each, {}).values()]
         gap.look((*ends, *read), any(map(self.lag_of, writers)), now_s)

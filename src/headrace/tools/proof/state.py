@@ -1,4 +1,4 @@
-"""What a group's computation remembers, as it is stored."""
+"""The stored state of a computation."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from typing import Any
 
 import msgspec
 
-from headrace.core import store_keys
 from headrace.core.model import ShardId
-from headrace.core.transaction import state_entry
 from headrace.hub.hub import Hub
 
 State = dict[ShardId, dict[str, Any]]
@@ -17,14 +15,13 @@ _decode = msgspec.msgpack.Decoder().decode
 
 
 def stored_state(hub: Hub, group: str, inputs: tuple[str, ...]) -> State:
-    """By shard; shards without any are left out."""
+    """The state of a group by shard; shards without state are left out."""
     found: State = {}
     for name in inputs:
         info = hub.stream(name).info
         for shard in info.shards:
-            prefix = store_keys.state_prefix(group, info.id, shard.index)
-            rows = [state_entry(row.value) for _, row in hub.backend.scan(prefix)]
+            rows = dict(hub.home.state(group, info, shard.index).entries())
             if rows:
-                told = {key.decode(): _decode(value) for key, value in rows}
-                found[ShardId(name, shard.index)] = told
+                state = {key.decode(): _decode(value) for key, value in rows.items()}
+                found[ShardId(name, shard.index)] = state
     return found

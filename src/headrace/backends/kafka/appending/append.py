@@ -1,8 +1,8 @@
-"""Appending with an idempotent producer: an append returns when its records are acknowledged.
+"""Appends with an idempotent producer: an append returns when its records are acknowledged.
 
-Only the first and the last record of a part report where they landed, unless each is asked for: a
-report costs as much as sending. What lies between them cannot be missing: a producer without gaps
-ends with an error instead, and another one takes its place.
+Only the first and the last record of a part report their offsets, unless the caller wants each: a
+report costs as much as sending. No record between the two can be missing: rather than leave a gap,
+the producer ends with an error, and another one takes its place.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from headrace.backends.kafka.appending.limits import check_records, too_large
-from headrace.backends.kafka.appending.producers import Sender, Senders
+from headrace.backends.kafka.appending.producers import IdempotentProducer, IdempotentProducers
 from headrace.backends.kafka.client.clients import Clients
 from headrace.backends.kafka.client.failures import UNKNOWN_TOPIC, error_of, translated
 from headrace.backends.kafka.client.unresponsive import Revival
@@ -36,11 +36,11 @@ from headrace.core.records.batch import Batch
 from headrace.core.records.row import Row
 
 LOOK_S = 1.0
-"""So often a waiting append looks whether its stream is still there."""
-FULL_S = 0.005
-"""So long it is waited for room in the client."""
+"""How often an append that waits checks that its stream still exists."""
+ROOM_S = 0.005
+"""The pause before a client whose queue was full is tried again."""
 COLUMNS_MIN = 16
-"""So many records are sent as columns; fewer are sent as quickly one by one."""
+"""The least number of records that is sent as columns; fewer are as quick one by one."""
 
 _PURGED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
 _UNKNOWN = frozenset(
@@ -53,8 +53,8 @@ _UNKNOWN = frozenset(
 )
 
 
-class _OfNoUse(Exception):
-    """A producer that took nothing: what it knows of a topic is out of date, or it has ended."""
+class _UselessProducer(Exception):
+    """A producer that took no record: what it knows of a topic is out of date, or it has ended."""
 
     def __init__(self, part: _Part, error: KafkaError) -> None:
         super().__init__(error.str())
@@ -63,63 +63,63 @@ class _OfNoUse(Exception):
 
 
 class _Part:
-    """Records of one append on their way to one partition."""
+    """The records of one append that go to one partition."""
 
-    def __init__(self, topic: Topic, append: Append, landed: Callable[[], None]) -> None:
+    def __init__(self, topic: Topic, append: Append, on_done: Callable[[], None]) -> None:
         self.topic = topic
         self.append = append
-        self._landed = landed
+        self._on_done = on_done
         self._count = len(append.batch)
         self._offsets: list[int] = []
-        """Of the records that reported, in order: one thread hears all reports."""
+        """The offsets of the records that reported, in order: one thread takes all reports."""
         self.begun = False
         """Whether the client has taken a record."""
         self.error: KafkaError | None = None
         self.done = False
 
-    def send(self, sender: Sender, full: Callable[[], None]) -> None:
-        """Give all records to the client; ``full`` is called while it takes no more."""
-        batch, end, columns = self.append.batch, self._count, sender.columns
+    def send(self, producer: IdempotentProducer, await_room: Callable[[], None]) -> None:
+        """Give all records to the client; ``await_room`` is called while its queue is full."""
+        batch, end, columns = self.append.batch, self._count, producer.columns
         if columns is None or not self._is_for_columns:
-            self._produce(sender, batch.part(0, 1), self._reports(0, 1), full)
+            self._produce(producer, batch.part(0, 1), self._reports(0, 1), await_room)
             self.begun = True
             if end > 1:
-                self._produce(sender, batch.part(1, end), self._reports(1, end), full)
+                self._produce(producer, batch.part(1, end), self._reports(1, end), await_room)
             return
-        # Cut here, so that no more than two become Python objects.
+        # Cut before they are rows, so that no more than two records become Python objects.
         arrow = batch.columns
         first, last = Batch.of_arrow(arrow.slice(0, 1)), Batch.of_arrow(arrow.slice(end - 1))
-        self._produce(sender, first, self._reports(0, 1), full)
+        self._produce(producer, first, self._reports(0, 1), await_room)
         self.begun = True
-        columns.send(self.topic.name, self.append.shard, arrow.slice(1, end - 2), full)
-        self._produce(sender, last, self._reports(end - 1, end), full)
+        columns.send(self.topic.name, self.append.shard, arrow.slice(1, end - 2), await_room)
+        self._produce(producer, last, self._reports(end - 1, end), await_room)
 
     @property
     def _is_for_columns(self) -> bool:
         return not self.append.each and self._count >= COLUMNS_MIN and is_plain(self.append.batch)
 
     def _reports(self, start: int, end: int) -> list[Callable[..., None] | None]:
-        """Which of these records is asked for what."""
-        between = self._landed_at if self.append.each else None
+        """What each of these records calls when it is delivered; None: nothing."""
+        between = self._on_delivery if self.append.each else None
         reports: list[Callable[..., None] | None] = [between] * (end - start)
         if start == 0:
-            reports[0] = self._landed_at
+            reports[0] = self._on_delivery
         if end == self._count:
-            reports[-1] = self._end
+            reports[-1] = self._on_last_delivery
         return reports
 
     def _produce(
         self,
-        sender: Sender,
+        producer: IdempotentProducer,
         batch: Batch,
         reports: Sequence[Callable[..., None] | None],
-        full: Callable[[], None],
+        await_room: Callable[[], None],
     ) -> None:
-        produce = sender.producer.produce
+        produce = producer.client.produce
 
         def again(*message: Any) -> None:
             while True:
-                full()
+                await_room()
                 try:
                     produce(*message)
                     return
@@ -127,7 +127,7 @@ class _Part:
                     continue
 
         topic, shard = self.topic.name, self.append.shard
-        # By position: keywords cost a third of the call.
+        # Arguments by position: keywords cost a third of the call.
         if is_plain(batch):
             columns = batch.data, batch.keys, batch.timestamps, reports
             for value, key, at, report in zip(*columns, strict=True):
@@ -142,20 +142,20 @@ class _Part:
             except BufferError:
                 again(topic, value, key, shard, report, None, at, headers)
 
-    def _landed_at(self, error: KafkaError | None, message: Message) -> None:
+    def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
         if error is None:
             self._offsets.append(message.offset())
         elif self.error is None:
             self.error = error
 
-    def _end(self, error: KafkaError | None, message: Message) -> None:
-        self._landed_at(error, message)
+    def _on_last_delivery(self, error: KafkaError | None, message: Message) -> None:
+        self._on_delivery(error, message)
         self.done = True
-        self._landed()
+        self._on_done()
 
     @property
-    def has_landed(self) -> bool:
-        """Whether some of it is written."""
+    def has_delivered(self) -> bool:
+        """Whether a record of this part is known to be written."""
         return bool(self._offsets)
 
     def place(self) -> Place:
@@ -167,80 +167,84 @@ class _Part:
 
 
 class Appending:
+    """The appends of one hub."""
+
     def __init__(
         self,
         clients: Clients,
-        senders: Senders,
+        producers: IdempotentProducers,
         patience_s: float,
         check_open: Callable[[], None],
     ) -> None:
         self._clients = clients
-        self._senders = senders
+        self._producers = producers
         self._patience_s = patience_s
         self._check_open = check_open
 
     def check(self, appends: Sequence[tuple[Topic, Append]]) -> None:
-        """Refuse what the client or the broker would refuse, before anything is sent."""
+        """Refuse records that the client or the broker would refuse, before anything is sent."""
         for topic, append in appends:
             check_records(topic, append.batch, self._limit(topic))
 
     def append(
-        self, appends: Sequence[tuple[Topic, Append]], still_there: Callable[[Topic], None]
+        self, appends: Sequence[tuple[Topic, Append]], check_stream: Callable[[Topic], None]
     ) -> list[Place]:
+        """Append, and wait until all is acknowledged; ``check_stream`` raises `UnknownStream` for
+        a topic that is not the one it was."""
         # A topic refuses a batch that is larger than its largest record may be.
         takes = min(topic.message_bytes_max for topic, _ in appends)
         batch_bytes = min(self._clients.batch_bytes, takes)
         until_s = time.monotonic() + self._patience_s
         topic = appends[0][0].name
-        sender = self._senders.current(batch_bytes, topic)
+        producer = self._producers.get(batch_bytes, topic)
         try:
-            return self._append(sender, appends, still_there, until_s)
-        except _OfNoUse:
-            # To it alone: another one looks at the topic anew.
-            sender.put_away()
+            return self._append(producer, appends, check_stream, until_s)
+        except _UselessProducer:
+            # Only this producer is out of date: another one looks at the topic anew.
+            producer.retire()
         try:
-            another = self._senders.current(batch_bytes, topic)
-            return self._append(another, appends, still_there, until_s)
-        except _OfNoUse as why:
+            another = self._producers.get(batch_bytes, topic)
+            return self._append(another, appends, check_stream, until_s)
+        except _UselessProducer as why:
             raise self._failure(why.part, why.error) from None
 
     def _append(
         self,
-        sender: Sender,
+        producer: IdempotentProducer,
         appends: Sequence[tuple[Topic, Append]],
-        still_there: Callable[[Topic], None],
+        check_stream: Callable[[Topic], None],
         until_s: float,
     ) -> list[Place]:
-        landed = threading.Semaphore(0)
-        parts = [_Part(topic, append, landed.release) for topic, append in appends]
-        revival = Revival(sender.revive)
+        done = threading.Semaphore(0)
+        parts = [_Part(topic, append, done.release) for topic, append in appends]
+        revival = Revival(producer.revive)
 
-        def full() -> None:
-            """It does not ask for reports: only while one thread hears them are they in order."""
-            self._look(sender, parts, still_there, until_s)
+        def await_room() -> None:
+            # It does not poll for reports: they are in order only while one thread takes them.
+            self._check_worth_waiting(producer, parts, check_stream, until_s)
             revival.look()
-            time.sleep(FULL_S)
+            time.sleep(ROOM_S)
 
-        with sender.waiting():
+        with producer.waiting():
             for part in parts:
                 try:
-                    part.send(sender, full)
+                    part.send(producer, await_room)
                 except KafkaException as why:
-                    raise self._not_taken(sender, parts, part, error_of(why)) from None
+                    raise self._refusal(producer, parts, part, error_of(why)) from None
             left = len(parts)
             while left:
-                if landed.acquire(timeout=LOOK_S):
+                if done.acquire(timeout=LOOK_S):
                     left -= 1
                 else:
-                    self._look(sender, parts, still_there, until_s)
+                    self._check_worth_waiting(producer, parts, check_stream, until_s)
                     revival.look()
-        wrong = [part for part in parts if part.error is not None]
-        if wrong:
-            raise self._not_landed(sender, parts, wrong)
+        failed = [part for part in parts if part.error is not None]
+        if failed:
+            raise self._delivery_failure(producer, parts, failed)
         return [part.place() for part in parts]
 
     def describe(self, rows: Sequence[Row]) -> None:
-        """Append to the topic of descriptions, which is no stream."""
+        """Append to the topic of stream descriptions, which is no stream itself."""
         info = StreamInfo(
             name=stream_descriptions.TOPIC,
             id=0,
@@ -255,33 +259,33 @@ class Appending:
         self.append([(topic, Append(info, 0, Batch.of_rows(rows)))], lambda _: None)
 
     def _limit(self, topic: Topic) -> int:
-        # What a record takes on the way, once it is compressed, is known to the client only.
+        # Only the client knows the size of a compressed record.
         if self._clients.compresses:
             return self._clients.message_bytes_max
         return min(topic.message_bytes_max, self._clients.message_bytes_max)
 
-    def _look(
+    def _check_worth_waiting(
         self,
-        sender: Sender,
+        producer: IdempotentProducer,
         parts: Sequence[_Part],
-        still_there: Callable[[Topic], None],
+        check_stream: Callable[[Topic], None],
         until_s: float,
     ) -> None:
-        """While an append waits: whether waiting is of any use."""
+        """Raise if an append that waits has nothing to wait for any more."""
         self._check_not_closed(parts[0])
         if time.monotonic() > until_s:
-            sender.put_away()
+            producer.retire()
             why = f"no broker of {self._clients.settings} answered in time"
             raise self._unknown(parts[0], why)
         for part in parts:
             if not part.done:
                 try:
-                    still_there(part.topic)
+                    check_stream(part.topic)
                 except UnknownStream:
-                    sender.put_away()
+                    producer.retire()
                     raise
                 except Retryable:
-                    pass  # no broker answers: that is what it waits for
+                    pass  # no broker answers: the append waits for one
 
     def _check_not_closed(self, part: _Part) -> None:
         try:
@@ -290,47 +294,49 @@ class Appending:
             raise self._unknown(part, "the hub was closed meanwhile") from None
 
     def _unknown(self, part: _Part, why: str) -> UnknownOutcome:
-        told = self._clients.settings.without_secrets(why)
+        shown = self._clients.settings.without_secrets(why)
         return UnknownOutcome(
-            f"appending to {part.append.stream.name}: {told}; look what was written",
+            f"appending to {part.append.stream.name}: {shown}; look what was written",
             withdrawn=False,
         )
 
-    def _not_taken(
-        self, sender: Sender, parts: Sequence[_Part], part: _Part, error: KafkaError
+    def _refusal(
+        self, producer: IdempotentProducer, parts: Sequence[_Part], part: _Part, error: KafkaError
     ) -> Exception:
-        """The client refused a record. What others gave it still gets through, unless it ended."""
+        """The error for a record that the client refused. What other appends gave it is still
+        delivered, unless it ended."""
         ended = error.fatal() or error.code() == KafkaError._FATAL
         if ended:
-            sender.put_away(error)
+            producer.retire(error)
         self._check_not_closed(part)
         if any(each.begun for each in parts):
             return self._unknown(part, error.str())
         if ended or error.code() in UNKNOWN_TOPIC:
-            return _OfNoUse(part, error)
+            return _UselessProducer(part, error)
         return self._failure(part, error)
 
-    def _not_landed(
-        self, sender: Sender, parts: Sequence[_Part], wrong: Sequence[_Part]
+    def _delivery_failure(
+        self, producer: IdempotentProducer, parts: Sequence[_Part], failed: Sequence[_Part]
     ) -> HeadraceError:
-        # What was thrown away on account of another record tells nothing of its own.
-        part = min(wrong, key=lambda one: one.error is None or one.error.code() in _PURGED)
+        """The error for an append of which some parts were not delivered."""
+        # A record that was thrown away because of another one has no reason of its own.
+        part = min(failed, key=lambda one: one.error is None or one.error.code() in _PURGED)
         error = part.error
         assert error is not None
         self._check_not_closed(part)
         if error.fatal():
-            sender.put_away(error)
+            producer.retire(error)
         if error.code() in _PURGED:
-            return self._unknown(part, (sender.ended or error).str())
+            return self._unknown(part, (producer.fatal_error or error).str())
         failure = self._failure(part, error)
         if isinstance(failure, UnknownStream | UnknownOutcome):
             return failure
-        begun = sum(one.has_landed for one in wrong)
-        thrown_away = any(one.error is not None and one.error.code() in _PURGED for one in wrong)
-        if len(wrong) == len(parts) and not begun and not thrown_away:
+        begun = sum(one.has_delivered for one in failed)
+        thrown_away = any(one.error is not None and one.error.code() in _PURGED for one in failed)
+        if len(failed) == len(parts) and not begun and not thrown_away:
             return failure
         return UnknownOutcome(
-            f"{failure}; of {len(parts)} shards {len(parts) - len(wrong)} were written as a whole "
+            f"{failure}; of {len(parts)} shards {len(parts) - len(failed)} were written as a whole "
             f"and {begun} in part: look what was written",
             withdrawn=False,
         )
@@ -346,6 +352,6 @@ class Appending:
         if code in _UNKNOWN or code in _PURGED or error.fatal():
             return self._unknown(part, error.str())
         if code in (KafkaError.INVALID_RECORD, KafkaError.INVALID_TIMESTAMP):
-            told = settings.without_secrets(error.str())
-            return BadRecord(f"{where}: Kafka refuses a record: {told}")
+            why = settings.without_secrets(error.str())
+            return BadRecord(f"{where}: Kafka refuses a record: {why}")
         return translated(error, settings, f"appending to {where}")

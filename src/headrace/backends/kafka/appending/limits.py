@@ -1,4 +1,4 @@
-"""What a topic does not take, refused before anything is sent."""
+"""Records that a topic does not take are refused before anything is sent."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from headrace.core.records.row import Row
 from headrace.core.records.schema import TRACE, byte_lengths
 
 FRAME_BYTES = 512
-"""What Kafka adds to a record that is alone in its batch, at most,"""
+"""The most bytes that Kafka adds to a record that is alone in its batch."""
 HEADER_BYTES = 10
-"""and for each header."""
+"""The most bytes that Kafka adds for each header."""
 
 
 def check_records(topic: Topic, batch: Batch, limit: int) -> None:
+    """Refuse a batch with a record that the topic does not take; ``limit`` is in bytes."""
     if topic.compacted and None in batch.keys:
         raise BadRecord(
             f"a record without a key for {topic.info.name}: its topic is compacted, which keeps "
@@ -29,7 +30,7 @@ def check_records(topic: Topic, batch: Batch, limit: int) -> None:
             if _framed(row) > limit:
                 raise too_large(topic.info.name, row.nbytes, limit)
         return
-    # Not what the batch counts as: that may be its share of a larger one.
+    # Not ``batch.nbytes``: that may be its share of a larger batch.
     if batch.is_rows or batch.columns.nbytes > limit - FRAME_BYTES:
         nbytes = _largest(batch)
         if nbytes > limit - FRAME_BYTES:
@@ -37,11 +38,11 @@ def check_records(topic: Topic, batch: Batch, limit: int) -> None:
 
 
 def check_headers(batch: Batch) -> None:
-    """The client ends a header's name at a zero byte."""
+    """Refuse a header whose name holds a zero byte: the client would end the name there."""
     for row, headers in enumerate(batch.headers):
         for name, _ in headers:
             if "\0" in name:
-                # On its way from another log it has a place.
+                # A batch that is copied from another hub has a stream and offsets.
                 at = f"{batch.stream}:{batch.shard}+{batch.offsets[row]}, " if batch.stream else ""
                 raise BadRecord(f"{at}header {name!r}: on Kafka a name cannot hold a zero byte")
 
@@ -55,7 +56,7 @@ def too_large(where: str, nbytes: int | None, limit: int) -> BadRecord:
 
 
 def _largest(batch: Batch) -> int:
-    """Bytes of the largest record of some without headers."""
+    """The bytes of the largest record; none of the batch has headers."""
     if batch.is_rows:
         return max(row.nbytes for row in batch.rows)
     key, data, trace = (batch.columns.column(i) for i in (0, 1, TRACE))

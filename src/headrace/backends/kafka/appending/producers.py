@@ -1,4 +1,4 @@
-"""The producers of a hub and the threads that hear their reports, as long as they are of use."""
+"""The producers of a hub, each with a thread that takes its delivery reports."""
 
 from __future__ import annotations
 
@@ -10,43 +10,43 @@ from contextlib import contextmanager, suppress
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from headrace.backends.kafka.appending.send_columns import ColumnSending
+from headrace.backends.kafka.appending.send_columns import ColumnProducer
 from headrace.backends.kafka.client.failures import error_of
 from headrace.core.errors import Closed
 
 POLL_S = 0.1
 CONNECT_S = 0.5
-CLEAR_S = 1.0
+PURGE_S = 1.0
 
 
-class Sender:
-    """One idempotent producer. When it is put away, another one takes its place; appends that wait
-    for its reports still get them.
+class IdempotentProducer:
+    """One producer, shared by appends. When it is retired, another one takes its place; appends
+    that wait for its reports still get them.
 
-    What it holds is thrown away only when nobody waits for it any more: what the client says of
-    records it throws away is not to be trusted, as those it sent over a lost connection count as
-    never sent."""
+    The records in its queues are thrown away only when no append waits for them any more. What the
+    client reports of thrown-away records is not to be trusted: records that it sent over a
+    connection that was lost count as never sent."""
 
-    def __init__(self, producer: Producer, columns: ColumnSending | None) -> None:
-        self.producer = producer
+    def __init__(self, client: Producer, columns: ColumnProducer | None) -> None:
+        self.client = client
         self.columns = columns
-        """For records that are all alike; None: that was not built."""
-        self.ended: KafkaError | None = None
-        """Why it cannot go on."""
+        """Sends records that consist of a key, data and a timestamp; None: it was not built."""
+        self.fatal_error: KafkaError | None = None
+        """Why it cannot go on; None while it can, or if it was retired for another reason."""
         self._lock = threading.Lock()
         self._waiting = 0
-        self._is_put_away = False
-        self._clear_s = 0.0
-        self._hearing = threading.Thread(
-            target=_hear, args=(weakref.ref(self),), name="headrace-kafka-deliveries", daemon=True
+        self._is_retired = False
+        self._purge_s = 0.0
+        self._polling = threading.Thread(
+            target=_poll, args=(weakref.ref(self),), name="headrace-kafka-deliveries", daemon=True
         )
-        self._hearing.start()
+        self._polling.start()
 
     def connect(self, topic: str) -> None:
-        """Else the client, which asks for a number before it has a connection, waits for half a
-        second before it asks again."""
-        with suppress(KafkaException):  # no broker answers: whoever appends waits for one
-            self.producer.list_topics(topic, timeout=CONNECT_S)
+        """Get in touch with a broker. The client asks for its producer number before it has a
+        connection, and waits half a second before it asks again: a connection saves that wait."""
+        with suppress(KafkaException):  # no broker answers: the append waits for one
+            self.client.list_topics(topic, timeout=CONNECT_S)
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -58,83 +58,84 @@ class Sender:
         finally:
             with self._lock:
                 self._waiting -= 1
-            self._clear_if_done()
+            self._purge_if_unused()
 
     @property
-    def is_put_away(self) -> bool:
-        return self._is_put_away
+    def is_retired(self) -> bool:
+        return self._is_retired
 
-    def put_away(self, why: KafkaError | None = None) -> None:
-        """No further append is given to it."""
-        if self.ended is None:
-            self.ended = why
-        self._is_put_away = True
-        self._clear_if_done()
+    def retire(self, why: KafkaError | None = None) -> None:
+        """Take no further append."""
+        if self.fatal_error is None:
+            self.fatal_error = why
+        self._is_retired = True
+        self._purge_if_unused()
 
     def revive(self) -> None:
-        """In case that the client has no broker to ask any more; where columns cannot be sent,
-        that is out of reach, and what waits for it ends with its patience."""
+        """Give the client its brokers' addresses again: see `patient`. Without ``columns.c`` that
+        cannot be done, and appends that wait end with their patience."""
         if self.columns is not None:
             self.columns.revive()
 
     def close(self) -> None:
-        self.put_away()
-        self.producer.purge(blocking=False)
-        self._hearing.join()
+        self.retire()
+        self.client.purge(blocking=False)
+        self._polling.join()
 
-    def _clear_if_done(self) -> None:
+    def _purge_if_unused(self) -> None:
         with self._lock:
-            done = self._is_put_away and (not self._waiting or self.ended is not None)
-        if done:
-            self.producer.purge(blocking=False)
+            unused = self._is_retired and (not self._waiting or self.fatal_error is not None)
+        if unused:
+            self.client.purge(blocking=False)
 
-    def hear(self) -> bool:
-        """Let the client report; False when it was put away and owes nothing."""
+    def poll(self) -> bool:
+        """Let the client report; False when it is retired and owes no report."""
         try:
-            self.producer.poll(POLL_S)
+            self.client.poll(POLL_S)
         except (KafkaException, SystemError) as why:
-            self.put_away(error_of(why))
-        # Not each time: what the client logs of it is owed as well.
-        if self._is_put_away and time.monotonic() > self._clear_s:
-            self._clear_s = time.monotonic() + CLEAR_S
-            self._clear_if_done()
-        return not self._is_put_away or len(self.producer) > 0
+            self.retire(error_of(why))
+        # Not at each poll: a log line of the purge is one more report that the client owes.
+        if self._is_retired and time.monotonic() > self._purge_s:
+            self._purge_s = time.monotonic() + PURGE_S
+            self._purge_if_unused()
+        return not self._is_retired or len(self.client) > 0
 
 
-def _hear(of: weakref.ref[Sender]) -> None:
-    """Until it has no more to say, or nobody uses it any more."""
+def _poll(reference: weakref.ref[IdempotentProducer]) -> None:
+    """Poll until the producer owes no report, or until its hub is gone."""
     while True:
-        sender = of()
-        if sender is None or not sender.hear():
+        producer = reference()
+        if producer is None or not producer.poll():
             return
-        del sender
+        del producer
 
 
-class Senders:
-    """The senders in use, made when they are first needed: one for each size of batches, as a
-    topic refuses batches larger than it takes."""
+class IdempotentProducers:
+    """The producers in use, each made when it is first needed: one for each size of batches, as a
+    topic refuses a batch that is larger than its limit."""
 
-    def __init__(self, make: Callable[[int], tuple[Producer, ColumnSending | None]]) -> None:
+    def __init__(self, make: Callable[[int], tuple[Producer, ColumnProducer | None]]) -> None:
         self._make = make
         self._lock = threading.Lock()
-        self._senders: dict[int, Sender] = {}
+        self._by_batch_bytes: dict[int, IdempotentProducer] = {}
         self._closed = False
 
-    def current(self, batch_bytes: int, topic: str) -> Sender:
-        """A new one gets in touch with the brokers of that topic."""
+    def get(self, batch_bytes: int, topic: str) -> IdempotentProducer:
+        """The producer for that size of batches; a new one connects to a broker of that topic."""
         with self._lock:
             if self._closed:
                 raise Closed("this hub was closed")
-            sender = self._senders.get(batch_bytes)
-            if sender is not None and not sender.is_put_away:
-                return sender
-            sender = self._senders[batch_bytes] = Sender(*self._make(batch_bytes))
-        sender.connect(topic)
-        return sender
+            producer = self._by_batch_bytes.get(batch_bytes)
+            if producer is not None and not producer.is_retired:
+                return producer
+            producer = IdempotentProducer(*self._make(batch_bytes))
+            self._by_batch_bytes[batch_bytes] = producer
+        producer.connect(topic)
+        return producer
 
     def close(self) -> None:
         with self._lock:
             self._closed = True
-            senders, self._senders = list(self._senders.values()), {}
-        for sender in senders:
-            sender.close()
+            producers, self._by_batch_bytes = list(self._by_batch_bytes.values()), {}
+        for producer in producers:
+            producer.close()

@@ -1,4 +1,4 @@
-"""Records sent as columns: those that have a key, data and a timestamp, and nothing else."""
+"""Sends records as columns, if they consist of a key, data and a timestamp only."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from headrace.backends.kafka.client.clients import Clients
-from headrace.backends.kafka.client.native import Column, Native, there
+from headrace.backends.kafka.client.native import Column, Native, checked_pointer
 
 _KEYS, _DATA, _TIMES = 0, 1, 2
 
 
-class ColumnSending:
-    """Beside a producer, which it keeps alive: its handle is good for as long."""
+class ColumnProducer:
+    """Sends columns through the handle of a producer. It keeps the producer alive: the handle is
+    valid for as long."""
 
     def __init__(self, native: Native, producer: Producer, handle: int, bootstrap: str) -> None:
         self._native = native
@@ -25,17 +26,17 @@ class ColumnSending:
         self._bootstrap = bootstrap
 
     def revive(self) -> None:
-        """In case that the client has no broker to ask any more."""
+        """Give the client its brokers' addresses again: see `patient`."""
         self._native.revive(self._handle, self._bootstrap)
 
     def send(
-        self, topic: str, shard: int, records: pa.RecordBatch, full: Callable[[], None]
+        self, topic: str, shard: int, records: pa.RecordBatch, await_room: Callable[[], None]
     ) -> None:
-        """``full`` is called while the client takes no more."""
+        """Give all records to the client; ``await_room`` is called while its queue is full."""
         keys, data = _column(records.column(_KEYS)), _column(records.column(_DATA))
         times = records.column(_TIMES)
         first_time = times.buffers()[1].address + 8 * times.offset
-        of = there(self._native.topic(self._handle, topic.encode(), None), "a topic")
+        of = checked_pointer(self._native.topic(self._handle, topic.encode(), None), "a topic")
         why, sent, count = c_int(), 0, records.num_rows
         try:
             while True:
@@ -47,18 +48,21 @@ class ColumnSending:
                     return
                 if why.value != KafkaError._QUEUE_FULL:
                     raise KafkaException(KafkaError(why.value))
-                full()
+                await_room()
         finally:
             self._native.forget_topic(of)
 
 
-def sending(clients: Clients, properties: dict[str, Any]) -> tuple[Producer, ColumnSending | None]:
-    """A producer, and a way around it if there is one."""
+def make_producer(
+    clients: Clients, properties: dict[str, Any]
+) -> tuple[Producer, ColumnProducer | None]:
+    """A producer, and the one beside it that sends columns; None where ``columns.c`` was not
+    built."""
     native = clients.native
     if native is None:
         return clients.producer(**properties), None
     producer, handle = clients.native_producer(native, **properties)
-    return producer, ColumnSending(native, producer, handle, clients.settings.bootstrap)
+    return producer, ColumnProducer(native, producer, handle, clients.settings.bootstrap)
 
 
 def _column(array: pa.Array) -> Column:

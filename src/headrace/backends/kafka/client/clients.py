@@ -1,4 +1,4 @@
-"""Making librdkafka's clients, with our settings and the caller's, and hearing their troubles."""
+"""Makes librdkafka's clients, with our settings and the caller's, and logs their errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
-from headrace.backends.kafka.client.native import Native, native
+from headrace.backends.kafka.client.native import Native, load_native
 from headrace.backends.kafka.client.settings import KafkaSettings
 from headrace.backends.kafka.client.usable import Usable
 from headrace.core.errors import BadSetting
@@ -24,18 +24,20 @@ from headrace.core.records.row import COMMIT_BYTES_MAX
 
 log = logging.getLogger("headrace.kafka")
 
-Hear = Callable[[KafkaError], None]
+OnError = Callable[[KafkaError], None]
+"""What a client calls with an error that belongs to no record."""
 
 MESSAGE_BYTES_MAX = COMMIT_BYTES_MAX + 1024 * 1024
-"""Room for the largest record and for what Kafka adds to it."""
+"""The largest record of Headrace, and room for what Kafka adds to it."""
 
 BATCH_BYTES = 1_000_000
 
 COMMON = {"log_level": 0, "allow.auto.create.topics": False, "socket.timeout.ms": 10_000}
 RECONNECTING = {"reconnect.backoff.ms": 100, "reconnect.backoff.max.ms": 1000}
-"""Who comes back is found within a second, not ten. One is nothing without the other."""
+"""A broker that is back is found within a second, not within ten. The client refuses one of the two
+without the other."""
 READING: dict[str, Any] = {
-    "group.id": "headrace-reader",  # asked for by the client; reading by assignment joins no group
+    "group.id": "headrace-reader",  # the client demands one; reading by assignment joins no group
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
     "auto.offset.reset": "error",
@@ -48,8 +50,8 @@ READING: dict[str, Any] = {
 }
 WRITING = {
     "enable.idempotence": True,
-    "enable.gapless.guarantee": True,  # not every record is asked for its report
-    "message.timeout.ms": 0,  # the deadline is ours: a timed out record would leave a gap unseen
+    "enable.gapless.guarantee": True,  # not every record reports its delivery
+    "message.timeout.ms": 0,  # Headrace has its own deadline: a late record would leave a gap
     "message.max.bytes": MESSAGE_BYTES_MAX,
     "linger.ms": 1,
     "queue.buffering.max.messages": 1_000_000,
@@ -69,31 +71,31 @@ _ALIASES = {
     "message.send.max.retries": "retries",
     "max.in.flight": "max.in.flight.requests.per.connection",
 }
-"""The client complains about its own name of a property, not about the one that was written."""
+"""The client's own names of properties, which its errors use, and the names that callers give."""
 
 
 class Clients:
-    """Makes clients for one hub, and hears what they complain about."""
+    """Makes the clients of one hub, and gets the errors that belong to none of their records."""
 
-    def __init__(self, settings: KafkaSettings, gate: Usable) -> None:
+    def __init__(self, settings: KafkaSettings, usable: Usable) -> None:
         self.settings = settings
-        self.native: Native | None = native() if settings.native else None
-        self._gate = gate
+        self.native: Native | None = load_native() if settings.native else None
+        self._usable = usable
         self._lock = threading.Lock()
         self._down = False
         self._answered_s = 0.0
-        self._hear: Hear = self._note
+        self._on_error: OnError = self._log_error
         _in_use.add(self)
 
     @property
     def message_bytes_max(self) -> int:
-        """What the client itself takes for one record."""
+        """The largest record that the client itself takes."""
         given = self.settings.properties.get("message.max.bytes", MESSAGE_BYTES_MAX)
         return int(given)
 
     @property
     def batch_bytes(self) -> int:
-        """Of one request for one partition, at most."""
+        """The most bytes that one request carries for one partition."""
         return int(self.settings.properties.get("batch.size", BATCH_BYTES))
 
     @property
@@ -102,50 +104,53 @@ class Clients:
         given = self.settings.properties
         return any(given.get(f"compression.{name}", "none") != "none" for name in ("type", "codec"))
 
-    def listen(self, hear: Hear | None) -> None:
-        """Who hears the complaints of all clients; None: they are logged."""
-        self._hear = hear or self._note
+    def divert_errors(self, on_error: OnError | None) -> None:
+        """Give the errors of all clients to ``on_error`` from now on; None: log them."""
+        self._on_error = on_error or self._log_error
 
-    def hear(self, error: KafkaError) -> None:
-        """A complaint of a client."""
-        self._hear(error)
+    def on_error(self, error: KafkaError) -> None:
+        """Called by the clients."""
+        self._on_error(error)
 
     def admin(self) -> AdminClient:
-        return self._made(AdminClient, {}, {"error_cb": self.hear})
+        return self._make(AdminClient, {}, {"error_cb": self.on_error})
 
-    def consumer(self, hear: Hear | None = None, **more: Any) -> Consumer:
-        """``hear`` is told its complaints, and has to tell them to `hear` here."""
-        return self._made(Consumer, READING, {"error_cb": hear or self.hear, **more})
+    def consumer(self, on_error: OnError | None = None, **more: Any) -> Consumer:
+        """A consumer whose errors go to ``on_error``, which has to pass them on to `on_error` of
+        this object."""
+        return self._make(Consumer, READING, {"error_cb": on_error or self.on_error, **more})
 
     def producer(self, **more: Any) -> Producer:
-        return self._made(Producer, WRITING, {"error_cb": self.hear, **more})
+        return self._make(Producer, WRITING, {"error_cb": self.on_error, **more})
 
     def native_consumer(self, native: Native) -> tuple[Consumer, int]:
-        """With its handle in C. Nobody hears its complaints: see ``note_made`` in columns.c."""
-        return native.made(lambda plugin: self._made(Consumer, READING, plugin))
+        """A consumer and its handle in C. Its errors are dropped: see ``note_made`` in
+        columns.c."""
+        return native.make_client(lambda plugin: self._make(Consumer, READING, plugin))
 
     def native_producer(self, native: Native, **more: Any) -> tuple[Producer, int]:
-        return native.made(lambda plugin: self.producer(**more, **plugin))
+        """A producer and its handle in C."""
+        return native.make_client(lambda plugin: self.producer(**more, **plugin))
 
-    def up(self) -> None:
-        """A broker has answered."""
+    def note_answer(self) -> None:
+        """A broker has answered: the end of an outage is logged once."""
         with self._lock:
             was_down, self._down = self._down, False
             self._answered_s = time.monotonic()
         if was_down:
             log.warning("hub=%s: a broker answers again", self.settings)
 
-    def down(self, why: KafkaError, asked_s: float) -> None:
-        """None has answered what was asked then."""
+    def note_silence(self, why: KafkaError, asked_s: float) -> None:
+        """No broker has answered the question of that moment: an outage is logged once."""
         with self._lock:
             if self._down or self._answered_s > asked_s:
                 return
             self._down = True
-        told = self.settings.without_secrets(why.str())
-        log.warning("hub=%s: no broker answers, going on to try: %s", self.settings, told)
+        shown = self.settings.without_secrets(why.str())
+        log.warning("hub=%s: no broker answers, going on to try: %s", self.settings, shown)
 
-    def _made(self, kind: Any, usual: dict[str, Any], more: dict[str, Any]) -> Any:
-        self._gate.check_process()
+    def _make(self, kind: Any, usual: dict[str, Any], more: dict[str, Any]) -> Any:
+        self._usable.check_process()
         given = self.settings.properties
         common = {} if RECONNECTING.keys() & given.keys() else RECONNECTING
         properties = {
@@ -157,11 +162,12 @@ class Clients:
             "bootstrap.servers": self.settings.bootstrap,
         }
         try:
-            return kind(properties, logger=_Debug(self.settings))
+            return kind(properties, logger=_DebugLog(self.settings))
         except (KafkaException, ValueError, TypeError) as why:
-            raise BadSetting(f"kafka settings: {self._told(why)}") from None
+            raise BadSetting(f"kafka settings: {self._explained(why)}") from None
 
-    def _told(self, why: Exception) -> str:
+    def _explained(self, why: Exception) -> str:
+        """Why the client refuses its properties, in one line and in the words of the caller."""
         error = why.args[0] if why.args else why
         text = error.str() if isinstance(error, KafkaError) else str(error)
         if _NO_PROVIDER in text:
@@ -170,10 +176,10 @@ class Clients:
         for own, written in _ALIASES.items():
             if own not in self.settings.properties and written in self.settings.properties:
                 plain = plain.replace(f"'{own}'", f"'{written}'")
-        return "; ".join([_CREATING.sub("", plain), *self._unreadable()])
+        return "; ".join([_CREATING.sub("", plain), *self._unreadable_files()])
 
-    def _unreadable(self) -> list[str]:
-        """Which files cannot be read, and why: the client does not name them."""
+    def _unreadable_files(self) -> list[str]:
+        """The files of ``ssl.*.location`` that cannot be read, and why: the client names none."""
         found = []
         for name, value in self.settings.properties.items():
             if name.startswith("ssl.") and name.endswith(".location"):
@@ -183,27 +189,28 @@ class Clients:
                     found.append(f"{name} {str(value)!r}: {why.strerror}")
         return found
 
-    def _note(self, error: KafkaError) -> None:
-        # Not as a warning: clients that are not asked tell of outages that are long over.
+    def _log_error(self, error: KafkaError) -> None:
+        # Not as a warning: an idle client reports outages that are long over.
         log.info("hub=%s: %s", self.settings, self.settings.without_secrets(error.str()))
 
 
 _in_use: weakref.WeakSet[Clients] = weakref.WeakSet()
 
 
-def _keep() -> None:
-    """In a child, for ever: to free a client would wait for threads that are not there, or
-    crash."""
+def _keep_clients() -> None:
+    """Keep the parent's clients for ever in a child of this process: freeing a client would wait
+    for threads that the child does not have, or crash."""
     for found in gc.get_objects() if len(_in_use) else ():
         if issubclass(type(found), Consumer | Producer | AdminClient):
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(found))
 
 
-os.register_at_fork(after_in_child=_keep)
+os.register_at_fork(after_in_child=_keep_clients)
 
 
-class _Debug:
-    """Where librdkafka logs to: while a broker is away it says one thing many times a second."""
+class _DebugLog:
+    """librdkafka logs here, below our own level: while a broker is away it repeats one line many
+    times a second."""
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings

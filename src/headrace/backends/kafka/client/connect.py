@@ -1,4 +1,4 @@
-"""The first contact: an answer of some broker, or the reason why there is none, soon."""
+"""The first contact: an answer of any broker, or within seconds the reason why there is none."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ log = logging.getLogger("headrace.kafka")
 
 DEADLINE_S = 7.0
 GRACE_S = 1.5
-"""So long another broker may still answer when one has refused us."""
+"""How long another broker may still answer after one has refused us."""
 DOWN_S = 3.0
-"""So long all may be down: one that starts just now is waited for a little."""
+"""How long all brokers may be down: one may just be starting."""
 ASK_S = 0.5
 _NO = ("false", "f", "0")
 
 
 def connect(clients: Clients) -> AdminClient:
-    """An admin client whose brokers answer."""
+    """Make an admin client, and wait until a broker answers it, up to `DEADLINE_S`."""
     properties = clients.settings.properties
     if str(properties.get("enable.ssl.certificate.verification", "true")).lower() in _NO:
         log.warning(
             "hub=%s: the brokers' certificates are not verified "
-            "(enable.ssl.certificate.verification=false): anybody in between can read along",
+            "(enable.ssl.certificate.verification=false): a machine in between can read along",
             clients.settings,
         )
     if str(properties.get("ssl.endpoint.identification.algorithm", "https")).lower() == "none":
@@ -46,13 +46,13 @@ def connect(clients: Clients) -> AdminClient:
             protocol,
         )
     errors: list[KafkaError] = []
-    clients.listen(errors.append)
+    clients.divert_errors(errors.append)
     try:
         admin = clients.admin()
-        clients.producer()  # settings that contradict each other are refused now, not later
+        clients.producer()  # settings that contradict each other are refused now
         _await_answer(admin, clients, errors)
     finally:
-        clients.listen(None)
+        clients.divert_errors(None)
     return admin
 
 
@@ -64,7 +64,7 @@ def _await_answer(admin: AdminClient, clients: Clients, errors: list[KafkaError]
             admin.list_topics(timeout=ASK_S)
             return
         except KafkaException:
-            admin.poll(0.05)  # only this lets the client tell the reason
+            admin.poll(0.05)  # only this makes the client report the reason
         now_s = time.monotonic()
         if any(decisive_failure(error, clients.settings) for error in errors):
             refused_s = refused_s or now_s

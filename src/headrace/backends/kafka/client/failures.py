@@ -1,4 +1,4 @@
-"""What the client complains about, as errors of ours: one line that says what to do."""
+"""Errors of the client translated into ours: one line each that says what to do."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SILENT = frozenset(
         KafkaError._DESTROY_BROKER,
     }
 )
-"""No broker has answered at all."""
+"""Codes that mean: no broker has answered at all."""
 
 AWAY = frozenset(
     {
@@ -44,7 +44,7 @@ AWAY = frozenset(
         KafkaError.OFFSET_NOT_AVAILABLE,
     }
 )
-"""The same call may succeed when a broker is back."""
+"""Codes that mean: the same call may succeed when a broker is back."""
 
 UNKNOWN_TOPIC = frozenset(
     {
@@ -70,7 +70,7 @@ _DECISIVE = (
     ("invalid credentials", _NOT_LET_IN),
     (
         "Unsupported SASL mechanism",
-        "the broker does not take this sasl.mechanism: {told}",
+        "the broker does not take this sasl.mechanism: {why}",
     ),
     (
         "Request not valid in current SASL state",
@@ -94,17 +94,17 @@ _DECISIVE = (
         "connecting to a PLAINTEXT broker listener",
         "this listener is not TLS: take another port, or security.protocol without SSL",
     ),
-    ("SSL alert", "the TLS handshake was refused: {told}"),
+    ("SSL alert", "the TLS handshake was refused: {why}"),
     (
         "Invalid response size",
         "what listens there does not speak Kafka: check host and port",
     ),
 )
-"""What a text of the client's contains, and the one line for it."""
+"""Part of a text of the client, and the one line that replaces it. Trying again does not help."""
 
 
 def error_of(why: BaseException) -> KafkaError:
-    """The client's own error inside of what it raised."""
+    """The client's own error inside an exception that it raised."""
     while not (why.args and isinstance(why.args[0], KafkaError)):
         if why.__cause__ is None:
             raise why
@@ -114,24 +114,24 @@ def error_of(why: BaseException) -> KafkaError:
 
 
 def connect_failure(errors: Sequence[KafkaError], settings: KafkaSettings) -> HeadraceError:
-    """Why no broker could be spoken to, from all that was heard."""
+    """Why no broker could be reached, from all errors of the client so far."""
     for error in errors:
         decisive = decisive_failure(error, settings)
         if decisive is not None:
             return decisive
-    heard = [
+    reasons = [
         _shortened(settings.without_secrets(error.str()))
         for error in errors
         if error.code() != KafkaError._ALL_BROKERS_DOWN
     ]
-    if heard:
-        unresolved = any("Failed to resolve" in told for told in heard)
+    if reasons:
+        unresolved = any("Failed to resolve" in reason for reason in reasons)
         ask = "is the name right?" if unresolved else "is it started, on this host and port?"
-        why = "; ".join([*list(dict.fromkeys(heard))[:3], ask])
+        why = "; ".join([*list(dict.fromkeys(reasons))[:3], ask])
     elif errors:
         why = (
-            "connections are closed at once; the listener may need TLS or SASL, or other than it "
-            "gets: check security.protocol"
+            "connections are closed at once; the listener may need TLS or SASL, or another kind "
+            "of it: check security.protocol"
         )
     else:
         why = "no answer in time; does it speak Kafka, is it stopped?"
@@ -139,37 +139,38 @@ def connect_failure(errors: Sequence[KafkaError], settings: KafkaSettings) -> He
 
 
 def decisive_failure(error: KafkaError, settings: KafkaSettings) -> HeadraceError | None:
-    """The line for an error that trying again does not help."""
-    told = settings.without_secrets(error.str())
+    """The error of ours where trying again does not help; None where it may."""
+    text = settings.without_secrets(error.str())
+    why = _shortened(text)
     for part, line in _DECISIVE:
-        if part in told:
-            return AccessRefused(f"{settings}: {line.format(told=_shortened(told))}")
+        if part in text:
+            return AccessRefused(f"{settings}: {line.format(why=why)}")
     if error.code() == KafkaError._AUTHENTICATION:
-        return AccessRefused(f"{settings}: SASL failed: {_shortened(told)}")
+        return AccessRefused(f"{settings}: SASL failed: {why}")
     if error.code() == KafkaError._SSL:
-        return AccessRefused(f"{settings}: TLS failed: {_shortened(told)}")
+        return AccessRefused(f"{settings}: TLS failed: {why}")
     return None
 
 
 def translated(error: KafkaError, settings: KafkaSettings, doing: str) -> HeadraceError:
-    """What went wrong while something was done."""
-    told = _shortened(settings.without_secrets(error.str()))
+    """The error of ours for one of the client; ``doing`` says what was being done."""
+    why = _shortened(settings.without_secrets(error.str()))
     code = error.code()
     if code in AWAY:
-        return Unreachable(f"{doing}: no broker of {settings} answers: {told}; try again")
+        return Unreachable(f"{doing}: no broker of {settings} answers: {why}; try again")
     if code in _NO_RIGHT:
-        return AccessRefused(f"{doing}: this user has no right to it: {told}")
+        return AccessRefused(f"{doing}: this user has no right to it: {why}")
     decisive = decisive_failure(error, settings)
-    return decisive or Refused(f"{doing}: {error.name()}: {told}")
+    return decisive or Refused(f"{doing}: {error.name()}: {why}")
 
 
-def raised(why: KafkaException, settings: KafkaSettings, doing: str) -> HeadraceError:
+def translated_exception(why: KafkaException, settings: KafkaSettings, doing: str) -> HeadraceError:
     return translated(error_of(why), settings, doing)
 
 
 def _shortened(text: str) -> str:
-    """Without the client's measurements at the end, and on one line."""
+    """A text of the client on one line, without the measurements at its end."""
     plain = " ".join(text.split())
-    for mark in (" (after ", " (add broker"):
-        plain = plain.partition(mark)[0]
+    for measurement in (" (after ", " (add broker"):
+        plain = plain.partition(measurement)[0]
     return plain if len(plain) <= 300 else plain[:300] + "…"

@@ -1,8 +1,8 @@
-"""librdkafka by its public C interface: records go between it and columns without a Python object
-for each.
+"""librdkafka through its public C interface: records move between it and columns without a Python
+object for each.
 
-The C half, ``columns.c``, is built with the package where there is a C compiler. Where it is
-missing all records go through the client's own messages: the same, and slower.
+The C half, ``columns.c``, is built with the package where there is a C compiler. Without it all
+records go through the client's own messages: with the same outcome, and slower.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from confluent_kafka import cimpl
 
 LIBRARY = Path(__file__).with_name("columns.so")
 SOURCE = LIBRARY.with_suffix(".c")
-_TOLD_BYTES = 512
+_FEATURES_BYTES = 512
 
 _FUNCTIONS = (
     "rd_kafka_consume_batch_queue",
@@ -34,11 +34,11 @@ _FUNCTIONS = (
     "rd_kafka_type",
     "rd_kafka_conf_set_error_cb",
 )
-"""In the order of ``columns.c``."""
+"""Functions of librdkafka that ``columns.c`` calls, in its order."""
 
 
 class Message(ctypes.Structure):
-    """As far as it tells of a trouble."""
+    """librdkafka's message. Only the fields of an error are read here."""
 
     _fields_ = (
         ("error", c_int),
@@ -54,6 +54,8 @@ class Message(ctypes.Structure):
 
 
 class Sizes(ctypes.Structure):
+    """What one call of ``take`` took: counts, and the bytes that ``fill`` needs."""
+
     _fields_ = tuple(
         (name, c_int64)
         for name in (
@@ -76,12 +78,14 @@ class Sizes(ctypes.Structure):
 
 
 class Column(ctypes.Structure):
-    """An Arrow array of bytes: its three buffers, and where in them it begins."""
+    """An Arrow array of bytes: its three buffers, and the row of them where it begins."""
 
     _fields_ = (("valid", c_void_p), ("ends", c_void_p), ("bytes", c_void_p), ("first", c_int64))
 
 
 class Columns(ctypes.Structure):
+    """Where ``fill`` puts the fields of records."""
+
     _fields_ = (
         ("offsets", c_void_p),
         ("times_us", c_void_p),
@@ -94,17 +98,17 @@ class Columns(ctypes.Structure):
 
 
 class Native:
-    """The functions of both libraries. Calling one lets other threads run."""
+    """Functions of librdkafka and of ``columns.c``. A call lets other threads run."""
 
     def __init__(self, client: ctypes.CDLL, own: ctypes.CDLL) -> None:
         def function(library: ctypes.CDLL, name: str, result: Any, *takes: Any) -> Any:
-            made = getattr(library, name)
-            made.restype, made.argtypes = result, takes
-            return made
+            found = getattr(library, name)
+            found.restype, found.argtypes = result, takes
+            return found
 
         pointers = [ctypes.cast(getattr(client, name), c_void_p) for name in _FUNCTIONS]
         function(own, "headrace_use", None, c_void_p)((c_void_p * len(pointers))(*pointers))
-        self._made = function(own, "headrace_made", c_void_p)
+        self._take_last_made = function(own, "headrace_made", c_void_p)
         self.take = function(
             own,
             "headrace_take",
@@ -132,41 +136,41 @@ class Native:
         self._add_brokers = function(client, "rd_kafka_brokers_add", c_int, c_void_p, c_char_p)
         self.why = function(client, "rd_kafka_message_errstr", c_char_p, c_void_p)
 
-    def made(self, make: Callable[[dict[str, str]], Any]) -> tuple[Any, int]:
-        """What ``make`` has made with the properties it is given, and its handle in C."""
-        self._made()
+    def make_client(self, make: Callable[[dict[str, str]], Any]) -> tuple[Any, int]:
+        """The client that ``make`` makes with the properties it is given, and its handle in C."""
+        self._take_last_made()
         client = make({"plugin.library.paths": str(LIBRARY)})
-        return client, there(self._made(), "a new client")
+        return client, checked_pointer(self._take_last_made(), "a new client")
 
     def revive(self, handle: int, bootstrap: str) -> None:
-        """Give a client its first addresses again: see `asked`. One that has them, or knows others,
-        goes on as it was."""
+        """Give a client the addresses that it began with: see `patient` for how it loses them. A
+        client that still has them, or knows others, goes on as it was."""
         self._add_brokers(handle, bootstrap.encode())
 
     def split_off(self, handle: int, topic: str, shard: int) -> int:
-        """The queue of a partition; what is fetched from now on goes there."""
-        queue = there(self._queue(handle, topic.encode(), shard), "a partition's queue")
+        """Make the queue of a partition; what is fetched from now on goes there."""
+        queue = checked_pointer(self._queue(handle, topic.encode(), shard), "a partition's queue")
         self._forward(queue, None)
         return queue
 
 
-def there(pointer: int | None, what: str) -> int:
-    """Nothing in C looks whether it was given one."""
+def checked_pointer(pointer: int | None, what: str) -> int:
+    """The pointer; `RuntimeError` if it is null. C code would crash on one: it checks none."""
     if not pointer:
-        raise RuntimeError(f"librdkafka has not told of {what}")
+        raise RuntimeError(f"librdkafka has given no pointer to {what}")
     return pointer
 
 
 @cache
-def native() -> Native | None:
-    """None where it was not built of this very source, or where the client's library cannot be
-    spoken to."""
+def load_native() -> Native | None:
+    """The functions of both libraries. None if ``columns.so`` was not built from the source beside
+    it, or if the client's library does not offer what it needs."""
     if ";" in str(LIBRARY):
-        return None  # librdkafka would take it for two paths
+        return None  # librdkafka would take the path for two
     try:
         client, own = ctypes.CDLL(cimpl.__file__), ctypes.CDLL(str(LIBRARY))
-        built_of = ctypes.c_uint32.in_dll(own, "headrace_source").value
-        if built_of != zlib.crc32(SOURCE.read_bytes()) or "plugins" not in _features(client):
+        built_from = ctypes.c_uint32.in_dll(own, "headrace_source").value
+        if built_from != zlib.crc32(SOURCE.read_bytes()) or "plugins" not in _features(client):
             return None
         return Native(client, own)
     except (OSError, AttributeError, ValueError):
@@ -174,10 +178,11 @@ def native() -> Native | None:
 
 
 def _features(client: ctypes.CDLL) -> list[str]:
-    """What librdkafka was built with."""
+    """The features that librdkafka was built with."""
     client.rd_kafka_conf_new.restype = c_void_p
     conf = c_void_p(client.rd_kafka_conf_new())
-    told, size = ctypes.create_string_buffer(_TOLD_BYTES), ctypes.c_size_t(_TOLD_BYTES)
-    client.rd_kafka_conf_get(conf, b"builtin.features", told, ctypes.byref(size))
+    text = ctypes.create_string_buffer(_FEATURES_BYTES)
+    size = ctypes.c_size_t(_FEATURES_BYTES)
+    client.rd_kafka_conf_get(conf, b"builtin.features", text, ctypes.byref(size))
     client.rd_kafka_conf_destroy(conf)
-    return told.value.decode().split(",")
+    return text.value.decode().split(",")

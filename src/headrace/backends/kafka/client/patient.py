@@ -1,8 +1,8 @@
-"""A client that is asked: patiently, and another one in its place when it will never answer.
+"""A client that is asked patiently, and replaced when it will never answer.
 
-librdkafka loses all brokers for good when the only one it knows says that there are none, as a
-broker does that its controller has fenced, and hangs up right after it (its issue 5301, to be seen
-in 2.16): it is left without an address, and asks nobody any more though brokers are back.
+librdkafka can lose all brokers for good (its issue 5301, seen in 2.16). It knows one broker only;
+that broker, fenced by its controller, says that there are no brokers, and hangs up right after.
+Then the client has no address left, and asks no broker any more, though brokers are back.
 """
 
 from __future__ import annotations
@@ -22,15 +22,19 @@ C = TypeVar("C")
 T = TypeVar("T")
 
 ASK_S = 2.0
+"""How long one question waits for its answer."""
 PAUSE_S = 0.05
+"""How long a client is polled between two questions."""
 SILENT_S = 5.0
-"""A client that answers nothing for so long is replaced: brokers that are back are found within a
-second or two by one that can find them."""
+"""How long a client may answer nothing before it is replaced: a client that still has an address
+finds brokers that are back within a second or two."""
 
 
 class PatientClient(Generic[C]):
-    """Whoever takes ``client`` keeps it until it has answered: one that is replaced ends when
-    nobody has it any more."""
+    """A client, and the way to another one if it stays silent.
+
+    A caller that takes ``client`` keeps it until the answer is there. A client that was replaced
+    ends when its last caller lets go of it."""
 
     def __init__(
         self,
@@ -41,8 +45,8 @@ class PatientClient(Generic[C]):
         patience_s: float,
         check_open: Callable[[], None],
     ) -> None:
-        """``rest`` lets a client that has not answered tell what troubles it, and try again by
-        itself, for a moment."""
+        """``rest`` polls a client that has not answered for a moment, so that it can report errors
+        and try again by itself."""
         self.client = client
         self._make = make
         self._rest = rest
@@ -52,13 +56,13 @@ class PatientClient(Generic[C]):
         self._lock = threading.Lock()
         self._answered_s = 0.0
         self._silent_s: float | None = None
-        """When it was first heard that it does not answer, since it last did."""
+        """When the first call failed for want of an answer, since the last answer."""
         self._failed_s = 0.0
-        """When that was heard last."""
-        self._patience_with_it_s = SILENT_S
+        """When the last call failed so."""
+        self._patience_with_client_s = SILENT_S
 
     def patiently(self, ask: Callable[[C], T], doing: str, patience_s: float | None = None) -> T:
-        """What is asked for, as soon as a broker answers; `Unreachable` when patience is over."""
+        """Ask again and again until a broker answers; `Unreachable` when patience is over."""
         patience_s = self._patience_s if patience_s is None else patience_s
         until_s = time.monotonic() + patience_s
         while True:
@@ -69,7 +73,7 @@ class PatientClient(Generic[C]):
             except KafkaException as why:
                 error = error_of(why)
                 if error.code() in SILENT:
-                    self._clients.down(error, asked_s)
+                    self._clients.note_silence(error, asked_s)
                     self._note_silence(client, asked_s)
                 else:
                     self._note_answer()
@@ -77,36 +81,36 @@ class PatientClient(Generic[C]):
                 if over:
                     self._check_open()
                 if over or error.code() not in AWAY:
-                    # Not by way of a variable: that would keep the client alive in a cycle.
+                    # Not through a variable: it would keep the client alive in a cycle.
                     raise translated(error, self._clients.settings, doing) from None
                 self._rest(client)
             else:
                 self._note_answer()
-                self._clients.up()
+                self._clients.note_answer()
                 return answer
 
     def _note_answer(self) -> None:
         with self._lock:
             self._answered_s = time.monotonic()
             self._silent_s = None
-            self._patience_with_it_s = SILENT_S
+            self._patience_with_client_s = SILENT_S
 
     def _note_silence(self, client: C, asked_s: float) -> None:
-        """Replace the client if it has been silent for long; each time twice as long is waited, as
-        another one may be slow to find a broker too."""
+        """Replace the client if it has been silent for long. The next one gets twice as much time:
+        it may be slow to find a broker too."""
         with self._lock:
             if client is not self.client or self._answered_s > asked_s:
-                return  # it is replaced already, or has answered others meanwhile
+                return  # replaced already, or it has answered another caller meanwhile
             now_s = time.monotonic()
             if self._silent_s is None or asked_s - self._failed_s > SILENT_S:
-                self._silent_s = now_s  # nothing was asked for a while
+                self._silent_s = now_s  # the calls before are too long ago to count
             self._failed_s = now_s
-            if now_s - self._silent_s >= self._patience_with_it_s:
+            if now_s - self._silent_s >= self._patience_with_client_s:
                 self._check_open()
                 self.client = self._make()
                 self._silent_s = None
-                self._patience_with_it_s *= 2
+                self._patience_with_client_s *= 2
 
 
 Admin = PatientClient[AdminClient]
-"""The client that topics, settings and groups are asked of."""
+"""The client that asks about topics, settings and groups."""

@@ -1,4 +1,4 @@
-"""Where the brokers are and how to speak to them: read from a URL and a mapping of properties."""
+"""The settings of a hub on Kafka: brokers, prefix and properties, from a URL and a mapping."""
 
 from __future__ import annotations
 
@@ -55,30 +55,30 @@ OURS = {
         _CODE,
     ),
 }  # fmt: skip
-"""What is not the caller's to set, and why."""
+"""Properties that Headrace sets itself, and why the caller cannot."""
 
 
 @dataclass(frozen=True, repr=False)
 class KafkaSettings:
-    """What a hub on Kafka is opened with. Its text form holds no secret."""
+    """The settings that a hub on Kafka is opened with. Their text form holds no secret."""
 
     brokers: tuple[str, ...]
     prefix: str = ""
-    """Topics of this hub begin so; the dot that follows is part of it."""
+    """What the topics of this hub begin with, its last dot included."""
     properties: Mapping[str, Property] = field(default_factory=dict)
     fetch_max: int = 0
-    """A larger record is an error when it is read; 0: none is too large."""
+    """The largest record that a read takes; 0: any."""
     write_timeout_s: float | None = None
-    """How long a call waits for brokers that do not answer; None: as it was opened."""
+    """How long a call waits for brokers that do not answer; None: the default of the backend."""
     native: bool = True
-    """Whether records go without a Python object for each, where that was built."""
+    """Whether records move without a Python object for each, where ``columns.c`` was built."""
 
     @classmethod
     def of(cls, url: str, more: Mapping[str, object] | None = None) -> KafkaSettings:
-        """Read from a URL, and from properties given beside it."""
+        """The settings in a URL, and in a mapping of properties given beside it."""
         rest, _, query = url[len(SCHEME) :].partition("?")
         if "@" in rest:
-            # Before anything else is looked at: a part of the password would be shown.
+            # Checked first: another refusal could show a part of the password.
             raise BadHub(
                 "a user in a kafka URL: write ?security.protocol=SASL_SSL&sasl.mechanism=PLAIN"
                 "&sasl.username=…&sasl.password=… behind the brokers"
@@ -122,9 +122,9 @@ class KafkaSettings:
         return f"<KafkaSettings {self}>"
 
     def without_secrets(self, text: str) -> str:
-        """A text of the client's with what must not be shown left out."""
+        """A text of the client in which secrets are replaced by …."""
         secrets = {str(value) for name, value in self.properties.items() if is_secret(name)}
-        # The longest first: one may be a part of another.
+        # The longest first: one secret may be a part of another.
         for secret in sorted(secrets - {""}, key=len, reverse=True):
             text = text.replace(secret, "…")
         return text
@@ -133,7 +133,7 @@ class KafkaSettings:
 _LIKE_A_NAME = re.compile(
     r"[a-z]+(\.[a-z]+)+|acks|debug|fetch_max|native|partitioner|retries|write_timeout"
 )
-"""Of a setting; what else stands behind a password may be the rest of it."""
+"""What looks like the name of a setting. Other text behind a password may be the rest of it."""
 
 
 def _pairs(query: str) -> list[tuple[str, str]]:
@@ -142,12 +142,12 @@ def _pairs(query: str) -> list[tuple[str, str]]:
         name, equals, value = part.partition("=")
         behind_secret = bool(pairs) and is_secret(pairs[-1][0])
         if not name or not equals or (behind_secret and not _LIKE_A_NAME.fullmatch(unquote(name))):
-            # The part itself may be half of a password.
+            # The message does not show the part: it may be half of a password.
             raise BadSetting(
                 "kafka settings in a URL are written name=value&name=value, with %26 for & and "
                 "%23 for #"
             )
-        # Unlike in forms a plus stays a plus: passwords hold some.
+        # A plus stays a plus, unlike in forms: passwords hold some.
         try:
             pairs.append((unquote(name), unquote(value, errors="strict")))
         except UnicodeDecodeError:
@@ -158,7 +158,7 @@ def _pairs(query: str) -> list[tuple[str, str]]:
 def _broker(host: str) -> str:
     found = _HOST.fullmatch(host)
     if found is None or int((found[2] or ":1")[1:]) not in range(1, 65536):
-        # What is no port may be a password.
+        # What stands where a port should be may be a password.
         shown = re.sub(r":[^:]*[^:0-9][^:]*$", ":…", host)
         hint = "; a # is written %23" if "#" in host else ""
         raise BadHub(

@@ -1,5 +1,5 @@
 """Clients that do not answer: calls that may never return, closing that may never end, a client
-that has lost its brokers, and what a client complains of."""
+that has lost its brokers, and errors of a client that belong to no record."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from collections.abc import Callable
 
 from confluent_kafka import KafkaError
 
-from headrace.backends.kafka.client.clients import Hear
+from headrace.backends.kafka.client.clients import OnError
 
 LOOK_S = 0.2
+"""The pause between two calls of ``while_waiting``."""
 REVIVE_S = 1.0
+"""How long a client may keep a caller waiting before it gets its brokers' addresses again."""
 RECEIVED_MAX = "receive.message.max.bytes"
 _OVERSIZED = re.compile(rf"Invalid response size (\d+) \(0\.\.(\d+)\): increase {RECEIVED_MAX}")
 
@@ -55,7 +57,7 @@ class Revival:
     """Gives a client that keeps a caller waiting its brokers' addresses again: after a second, and
     then after twice as long each time. Why a client loses them: `patient`.
 
-    A healthy client has one thread more until its next answer, and keeps a few bytes."""
+    A healthy client pays for that with one more thread until its next answer, and a few bytes."""
 
     def __init__(self, revive: Callable[[], None]) -> None:
         self._revive = revive
@@ -63,6 +65,7 @@ class Revival:
         self._next_s = time.monotonic() + REVIVE_S
 
     def look(self) -> None:
+        """Called now and then while a caller waits."""
         now_s = time.monotonic()
         if now_s >= self._next_s:
             self._revive()
@@ -71,15 +74,16 @@ class Revival:
 
 
 class Complaints:
-    """What one client complains of beside its records. Every complaint is handed on."""
+    """The errors of one client that belong to no record. Each is passed on."""
 
-    def __init__(self, hand_on: Hear) -> None:
-        self._hand_on = hand_on
+    def __init__(self, pass_on: OnError) -> None:
+        self._pass_on = pass_on
         self.oversized: tuple[int, int] | None = None
         """The size of an answer that the client refused, and the largest size that it takes."""
 
-    def hear(self, error: KafkaError) -> None:
+    def on_error(self, error: KafkaError) -> None:
+        """Called by the client."""
         found = _OVERSIZED.search(error.str())
         if found is not None:
             self.oversized = int(found[1]), int(found[2])
-        self._hand_on(error)
+        self._pass_on(error)

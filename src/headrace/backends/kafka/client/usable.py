@@ -1,4 +1,5 @@
-"""Whether a hub may still be used here: asked by all its parts, none of which knows the hub."""
+"""Whether a hub may still be used in this process. All parts of the hub ask, and none knows the
+hub."""
 
 from __future__ import annotations
 
@@ -9,6 +10,8 @@ from headrace.core.errors import Closed, ForkedHandle
 
 
 class Usable:
+    """Open, and opened by this process."""
+
     def __init__(self) -> None:
         self._pid = os.getpid()
         self._lock = threading.Lock()
@@ -20,15 +23,16 @@ class Usable:
         self.check_process()
 
     def check_process(self) -> None:
-        """A client does not survive a fork: its threads are not there in the child."""
+        """Refuse a fork of the process that opened the hub: the child has none of the client's
+        threads."""
         if os.getpid() != self._pid:
             raise ForkedHandle(
                 "this hub was opened in the parent of this process: open it again here"
             )
 
     def close(self) -> bool:
-        """Whether it was open until now, and is to be closed here: what belongs to the parent of
-        this process is left alone."""
+        """Close; whether the caller has to close the clients. A fork does not: they belong to its
+        parent."""
         if os.getpid() != self._pid:
             self._closed = True
             return False

@@ -1,4 +1,5 @@
-"""How far the groups of the cluster have come in the topics of this hub, whoever made them."""
+"""The checkpoints of all groups of the cluster in the topics of this hub, whichever program made
+the groups."""
 
 from __future__ import annotations
 
@@ -26,11 +27,14 @@ from headrace.core.model import Bounds, StreamInfo
 
 ASK_S = 10.0
 LOOK_S = 2.0
+"""How long reading looks for a record behind checkpoints."""
 
-_LOOKING: dict[str, Any] = {"queued.min.messages": 1, "fetch.message.max.bytes": 64 * 1024}
+_READER: dict[str, Any] = {"queued.min.messages": 1, "fetch.message.max.bytes": 64 * 1024}
 
 
 class KafkaGroups:
+    """Consumer groups that the brokers keep."""
+
     def __init__(
         self,
         clients: Clients,
@@ -44,23 +48,23 @@ class KafkaGroups:
         self._topics = topics
 
     def checkpoints(self, name: str | None = None) -> dict[str, dict[tuple[StreamInfo, int], int]]:
-        names = self._names()
+        names = self._ask_names()
         if name is not None:
             if name not in names:
                 raise UnknownGroup(name, look="headrace lag")
             names = [name]
-        streams = {self._topics.topic_of(info.name): info for info in self._topics.every()}
+        streams = {self._topics.topic_of(info.name): info for info in self._topics.list_all()}
         found = {}
-        for group, committed in self._committed(names).items():
+        for group, committed in self._ask_committed(names).items():
             ours = {part: at for part, at in committed.items() if _is_in(streams, part)}
             if ours or name is not None:
                 found[group] = {
                     (streams[topic], index): at
-                    for (topic, index), at in self._behind_gaps(ours).items()
+                    for (topic, index), at in self._move_past_gaps(ours).items()
                 }
         return found
 
-    def _names(self) -> list[str]:
+    def _ask_names(self) -> list[str]:
         def ask(admin: AdminClient) -> list[str]:
             listed = admin.list_consumer_groups(request_timeout=ASK_S).result()
             for wrong in listed.errors:
@@ -70,8 +74,9 @@ class KafkaGroups:
         names = self._admin.patiently(ask, "listing groups")
         return sorted(name for name in names if not name.startswith(COPYING))
 
-    def _committed(self, names: list[str]) -> dict[str, dict[Partition, int]]:
-        """All are asked for at once: the client takes one group at a time."""
+    def _ask_committed(self, names: list[str]) -> dict[str, dict[Partition, int]]:
+        """The committed offsets of each group; the requests run at once, as the client takes one
+        group in each."""
 
         def ask(admin: AdminClient) -> dict[str, dict[Partition, int]]:
             futures: dict[str, Any] = {}
@@ -82,26 +87,28 @@ class KafkaGroups:
 
         return self._admin.patiently(ask, "asking how far groups have come")
 
-    def _behind_gaps(self, committed: Mapping[Partition, int]) -> dict[Partition, int]:
-        """The same, and the end where no record is left before it: who commits the last offset plus
-        one would stay behind by a mark for ever."""
+    def _move_past_gaps(self, committed: Mapping[Partition, int]) -> dict[Partition, int]:
+        """The same, with the end in place of a checkpoint behind which no record is left: a
+        consumer commits the last offset plus one, and would lag by a transaction marker for
+        ever."""
         partitions = list(committed)
         near: dict[Partition, Bounds] = {}
-        for part, bounds in zip(partitions, self._offsets.bounds_of(partitions), strict=True):
+        for part, bounds in zip(partitions, self._offsets.ask_all_bounds(partitions), strict=True):
             if bounds is None:
                 continue  # deleted meanwhile
             at = max(committed[part], bounds.start)
             if at < bounds.end:
                 near[part] = Bounds(at, bounds.end)
-        return {**committed, **{part: near[part].end for part in self._without_record(near)}}
+        return {**committed, **{part: near[part].end for part in self._find_empty(near)}}
 
-    def _without_record(self, ranges: Mapping[Partition, Bounds]) -> set[Partition]:
-        """Where no record lies between; what cannot be told in time is not among them."""
+    def _find_empty(self, ranges: Mapping[Partition, Bounds]) -> set[Partition]:
+        """The partitions without a record in their range; those that are not read in time are not
+        among them."""
         empty: set[Partition] = set()
         if not ranges:
             return empty
         left = set(ranges)
-        reader = self._clients.consumer(**_LOOKING)
+        reader = self._clients.consumer(**_READER)
         try:
             reader.assign([TopicPartition(*part, at) for part, (at, _) in ranges.items()])
             until_s = time.monotonic() + LOOK_S
@@ -114,7 +121,7 @@ class KafkaGroups:
                     if message.offset() >= ranges[part].end:
                         empty.add(part)
                     elif at_end:
-                        continue  # of a moment ago: there is more to come
+                        continue  # outdated: there is more to come
                     left.discard(part)
         finally:
             reader.close()

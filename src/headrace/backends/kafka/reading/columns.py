@@ -1,4 +1,4 @@
-"""Records that arrived as columns, and a batch of all that was taken."""
+"""Fetched records as columns, and the batch of all records of a read."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from headrace.backends.kafka.reading.listed import Chunks, ListedRecords
+from headrace.backends.kafka.reading.listed import JoinedRecords, ListedRecords
 from headrace.core.records.batch import Batch
 from headrace.core.records.row import ROW_OVERHEAD
 from headrace.core.records.schema import SCHEMA, TIMESTAMP, byte_lengths, default_column
 
 
 class ColumnRecords:
-    """Records of one partition, in order, that have no headers."""
+    """Records of one partition, in order, none of which has headers."""
 
     __slots__ = ("data", "keys", "nbytes", "offsets", "times")
 
@@ -25,7 +25,7 @@ class ColumnRecords:
         self.keys = keys
         self.data = data
         self.times = times
-        """In microseconds, as whole milliseconds."""
+        """Timestamps in microseconds, each a whole number of milliseconds."""
         self.nbytes = self._bytes_of_first(len(keys))
 
     def __len__(self) -> int:
@@ -41,7 +41,7 @@ class ColumnRecords:
         )
 
     def fitting(self, nbytes: int) -> int:
-        """How many records from the first on take no more than so many bytes."""
+        """How many records, from the first on, fit into that many bytes."""
         return bisect_right(range(1, len(self) + 1), nbytes, key=self._bytes_of_first)
 
     def _bytes_of_first(self, count: int) -> int:
@@ -49,7 +49,7 @@ class ColumnRecords:
         return own + ROW_OVERHEAD * count
 
     def sizes(self) -> list[int]:
-        """Bytes of each record, in the log's terms."""
+        """The bytes of each record: those of its key and value."""
         sizes: list[int] = byte_lengths(self.keys, self.data).to_pylist()
         return sizes
 
@@ -70,11 +70,11 @@ def _bytes_of_first(column: pa.Array, count: int) -> int:
     return end - start
 
 
-def joined(chunks: Sequence[ListedRecords | ColumnRecords], stream: str, shard: int) -> Batch:
-    """One batch of chunks that follow one another."""
-    nbytes = sum(chunk.nbytes for chunk in chunks)
-    columns = [chunk for chunk in chunks if isinstance(chunk, ColumnRecords)]
-    if len(columns) == len(chunks):
+def joined(parts: Sequence[ListedRecords | ColumnRecords], stream: str, shard: int) -> Batch:
+    """One batch of records that follow one another."""
+    nbytes = sum(part.nbytes for part in parts)
+    columns = [part for part in parts if isinstance(part, ColumnRecords)]
+    if len(columns) == len(parts):
         return Batch.of_arrow(
             _arrow(columns),
             stream=stream,
@@ -82,20 +82,22 @@ def joined(chunks: Sequence[ListedRecords | ColumnRecords], stream: str, shard: 
             offsets=_offsets(columns),
             nbytes=nbytes,
         )
-    listed = Chunks([c.listed() if isinstance(c, ColumnRecords) else c for c in chunks])
+    listed = JoinedRecords(
+        [part.listed() if isinstance(part, ColumnRecords) else part for part in parts]
+    )
     return Batch.of_listed(
         listed, stream=stream, shard=shard, offsets=listed.offsets(), nbytes=nbytes
     )
 
 
-def _arrow(chunks: Sequence[ColumnRecords]) -> pa.RecordBatch:
-    count = sum(map(len, chunks))
+def _arrow(parts: Sequence[ColumnRecords]) -> pa.RecordBatch:
+    count = sum(map(len, parts))
     columns = [
-        pa.concat_arrays(parts) if len(parts) > 1 else parts[0]
-        for parts in (
-            [chunk.keys for chunk in chunks],
-            [chunk.data for chunk in chunks],
-            [chunk.times for chunk in chunks],
+        pa.concat_arrays(arrays) if len(arrays) > 1 else arrays[0]
+        for arrays in (
+            [part.keys for part in parts],
+            [part.data for part in parts],
+            [part.times for part in parts],
         )
     ]
     columns[TIMESTAMP] = columns[TIMESTAMP].view(SCHEMA.field(TIMESTAMP).type)
@@ -103,10 +105,10 @@ def _arrow(chunks: Sequence[ColumnRecords]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
-def _offsets(chunks: Sequence[ColumnRecords]) -> Sequence[int]:
-    if len(chunks) == 1:
-        return chunks[0].offsets
-    first, last = chunks[0].offsets[0], chunks[-1].offsets[-1]
-    if last - first == sum(map(len, chunks)) - 1:
+def _offsets(parts: Sequence[ColumnRecords]) -> Sequence[int]:
+    if len(parts) == 1:
+        return parts[0].offsets
+    first, last = parts[0].offsets[0], parts[-1].offsets[-1]
+    if last - first == sum(map(len, parts)) - 1:
         return range(first, last + 1)
-    return [offset for chunk in chunks for offset in chunk.offsets]
+    return [offset for part in parts for offset in part.offsets]

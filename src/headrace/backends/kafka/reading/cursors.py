@@ -1,4 +1,4 @@
-"""The cursors of a hub: one that stands at the right place is used again."""
+"""The cursors of a hub: a read takes one that is at its offset already, if there is one."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from headrace.backends.kafka.reading.cursor import Cursor
 from headrace.backends.kafka.topics.offsets import Offsets
 from headrace.core.model import StreamInfo
 
-STANDING_MAX = 2
-"""So many stand in one shard at different places."""
+PER_SHARD_MAX = 2
+"""How many cursors are kept in one shard, at different offsets."""
 IDLE_MAX = 32
-"""So many are kept: each has threads, a connection, and records fetched ahead."""
+"""How many cursors are kept: each has threads, a connection, and records fetched ahead."""
 FETCH_S = 2 * READING["fetch.wait.max.ms"] / 1000
-"""So long after it has left its place a client may still wait for an answer to its last fetch."""
+"""How long after it was unassigned a client may still wait for the answer to its last fetch."""
 IDLE_S = 5.0
-"""Who has not been asked so long fetches nothing any more."""
+"""How long a cursor may be idle before it stops fetching."""
 
 
 class Cursors:
@@ -29,32 +29,32 @@ class Cursors:
         self._patience_s = patience_s
         self._lock = threading.Lock()
         self._idle: list[Cursor] = []
-        """Those used last at the end."""
+        """Cursors that no read uses now, the last used at the end."""
         self._closed = False
         self._resting: threading.Timer | None = None
         self._forgettings = 0
 
     @contextmanager
     def at(self, stream: StreamInfo, topic: str, shard: int, start: int) -> Iterator[Cursor]:
-        """A cursor that stands there."""
+        """A cursor at that offset, for one read."""
         forgettings = self._forgettings
-        cursor = self._picked(stream, shard, start)
+        cursor = self._take_idle(stream, shard, start)
         try:
-            if not cursor.stands_at(stream, shard, start):
-                cursor.place(stream, topic, shard, start)
+            if not cursor.is_at(stream, shard, start):
+                cursor.begin_at(stream, topic, shard, start)
             yield cursor
         except BaseException:
-            cursor.leave()  # what it had taken from the client was handed to nobody
+            cursor.unassign()  # records that it had taken were returned to no caller
             raise
         finally:
             self._put_back(cursor, forgettings)
 
     def forget(self) -> None:
-        """Hand out nothing that was fetched before now: some of it may be gone."""
+        """Return no record that was fetched before now: some may be trimmed or deleted."""
         with self._lock:
             self._forgettings += 1
             for cursor in self._idle:
-                cursor.leave()
+                cursor.unassign()
 
     def close(self) -> None:
         with self._lock:
@@ -65,16 +65,16 @@ class Cursors:
         for cursor in idle:
             cursor.close()
 
-    def _picked(self, stream: StreamInfo, shard: int, start: int) -> Cursor:
+    def _take_idle(self, stream: StreamInfo, shard: int, start: int) -> Cursor:
         with self._lock:
-            there = [c for c in self._idle if c.stands_at(stream, shard, start)]
+            there = [c for c in self._idle if c.is_at(stream, shard, start)]
             rested_s = time.monotonic() - FETCH_S
-            free = [c for c in self._idle if c.stream is None and c.left_s < rested_s]
-            # Enough that stand elsewhere in this shard: the one left alone longest moves.
-            same = [c for c in self._idle if c.stands_in(stream, shard)]
-            moving = same[:1] if len(same) >= STANDING_MAX else []
-            # Too many shards: whoever goes round through all of them would always find the one
-            # gone that he needs next, were it the oldest.
+            free = [c for c in self._idle if c.stream is None and c.unassigned_s < rested_s]
+            # Enough cursors are elsewhere in this shard: the one that was idle longest moves.
+            same = [c for c in self._idle if c.is_in(stream, shard)]
+            moving = same[:1] if len(same) >= PER_SHARD_MAX else []
+            # Too many shards: take the newest cursor. Were it the oldest, a reader that goes round
+            # through all shards would always lose the one that it needs next.
             last = self._idle[-1:] if len(self._idle) >= IDLE_MAX else []
             for cursor in (*there, *free, *moving, *last):
                 self._idle.remove(cursor)
@@ -85,7 +85,7 @@ class Cursors:
         cursor.used_s = time.monotonic()
         with self._lock:
             if self._forgettings != forgettings:
-                cursor.leave()
+                cursor.unassign()
             kept = not self._closed and len(self._idle) < IDLE_MAX
             if kept:
                 self._idle.append(cursor)
@@ -101,12 +101,12 @@ class Cursors:
         self._resting.start()
 
     def _rest(self) -> None:
-        """A client that nobody asks would go on asking its broker."""
+        """Unassign idle cursors: their clients would go on fetching."""
         now_s = time.monotonic()
         with self._lock:
             self._resting = None
             for cursor in self._idle:
                 if now_s - cursor.used_s >= IDLE_S:
-                    cursor.leave()
+                    cursor.unassign()
             if not self._closed and any(cursor.stream is not None for cursor in self._idle):
                 self._rest_later()

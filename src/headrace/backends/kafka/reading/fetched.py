@@ -1,4 +1,4 @@
-"""What the client has fetched of one partition, taken from it as chunks of records."""
+"""Records that a client has fetched of one partition, taken from it."""
 
 from __future__ import annotations
 
@@ -11,82 +11,86 @@ from headrace.backends.kafka.reading.columns import ColumnRecords
 from headrace.backends.kafka.reading.listed import ListedRecords, headers_of, sorted_out
 
 MESSAGES = 500
-"""So many at once are quickest: specs of the client, measured."""
+"""How many messages are taken in one call: measured, more or fewer are slower."""
 
 
 class Trouble(NamedTuple):
-    """What the client says instead of handing out a record; also that there are no more."""
+    """An error that the client reports in place of a record; the end of a partition is one too."""
 
     offset: int
     error: KafkaError
 
 
-class Arrived(NamedTuple):
-    chunk: ListedRecords | ColumnRecords | None
+class Taken(NamedTuple):
+    """What one call of ``take`` got from the client."""
+
+    records: ListedRecords | ColumnRecords | None
     troubles: Sequence[Trouble] = ()
     unreadable: int | None = None
-    """The offset of a record behind the chunk that cannot be handed out."""
+    """The offset of a record behind ``records`` that cannot be decoded."""
 
 
 class Fetched(Protocol):
-    """Used by one thread at a time."""
+    """A client that fetches one partition ahead. Used by one thread at a time."""
 
-    def stand(self, topic: str, shard: int, start: int) -> None:
-        """Fetch from there on."""
+    def assign(self, topic: str, shard: int, start: int) -> None:
+        """Fetch this partition, from that offset on."""
 
-    def leave(self) -> None:
+    def unassign(self) -> None:
         """Fetch nothing any more."""
 
-    def take(self, count: int, nbytes: int, wait_s: float) -> Arrived:
-        """What is there, at most so many records, and about so many bytes; waits for the first
-        record, and for more if more are asked for."""
+    def take(self, count: int, nbytes: int, wait_s: float) -> Taken:
+        """Take at most ``count`` records and about ``nbytes`` bytes of what was fetched. Up to
+        ``wait_s`` it waits for the first record, and may wait for the others too."""
 
     def revive(self) -> None:
-        """In case that the client has no broker to ask any more."""
+        """Give the client its brokers' addresses again: see `patient`."""
 
     def position(self) -> int:
-        """Behind what was taken, and behind the gaps that follow."""
+        """The offset behind all that was taken, and behind the gap that follows."""
 
     def close(self) -> None: ...
 
 
 class FetchedMessages:
-    """By the messages that the client makes, a Python object for each."""
+    """Takes the client's own messages: a Python object for each record."""
 
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
         self._at = TopicPartition("")
 
-    def stand(self, topic: str, shard: int, start: int) -> None:
+    def assign(self, topic: str, shard: int, start: int) -> None:
         self._at = TopicPartition(topic, shard)
         self._consumer.assign([TopicPartition(topic, shard, start)])
 
-    def leave(self) -> None:
+    def unassign(self) -> None:
         self._consumer.unassign()
 
-    def take(self, count: int, nbytes: int, wait_s: float) -> Arrived:
+    def take(self, count: int, nbytes: int, wait_s: float) -> Taken:
         messages = self._consumer.consume(min(count, MESSAGES), wait_s)
         if not messages:
-            return Arrived(None)
-        records, times, told = sorted_out(messages)
-        # Others are of the group that the client has, and that reading by assignment does not need.
+            return Taken(None)
+        messages, times, errors = sorted_out(messages)
+        # Other errors are about the client's group, which reading by assignment does not need.
         troubles = [
-            Trouble(message.offset(), message.error()) for message in told if self._is_here(message)
+            Trouble(message.offset(), message.error())
+            for message in errors
+            if self._is_here(message)
         ]
-        headers = headers_of(records)
+        headers = headers_of(messages)
         unreadable = None
-        if len(headers) < len(records):
-            unreadable = records[len(headers)].offset()
-            records = records[: len(headers)]
-        chunk = ListedRecords.of(records, times[: len(records)], headers) if records else None
-        return Arrived(chunk, troubles, unreadable)
+        if len(headers) < len(messages):
+            unreadable = messages[len(headers)].offset()
+            messages = messages[: len(headers)]
+        records = ListedRecords.of(messages, times[: len(messages)], headers) if messages else None
+        return Taken(records, troubles, unreadable)
 
     def _is_here(self, message: Message) -> bool:
         here: bool = (message.topic(), message.partition()) == (self._at.topic, self._at.partition)
         return here
 
     def revive(self) -> None:
-        """Out of reach: another client takes its place once patience is over."""
+        """Nothing: that needs ``columns.c``. When patience is over, the client is replaced."""
 
     def position(self) -> int:
         (position,) = self._consumer.position([self._at])

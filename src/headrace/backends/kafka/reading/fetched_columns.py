@@ -1,7 +1,7 @@
 """Records taken from librdkafka as columns.
 
-The partition's own queue is read, split off from the client's: what else the client has to say, its
-complaints and its log, stays where Python is called for it.
+They come from the partition's own queue, which is split off from the client's. The client's errors
+and log stay in its own queue, where librdkafka calls Python for them.
 """
 
 from __future__ import annotations
@@ -17,18 +17,20 @@ from confluent_kafka import Consumer, KafkaError
 
 from headrace.backends.kafka.client.native import Column, Columns, Message, Native, Sizes
 from headrace.backends.kafka.reading.columns import ColumnRecords
-from headrace.backends.kafka.reading.fetched import Arrived, FetchedMessages, Trouble
+from headrace.backends.kafka.reading.fetched import FetchedMessages, Taken, Trouble
 from headrace.backends.kafka.reading.listed import ListedRecords
 from headrace.core.errors import BadSetting
 from headrace.core.quantities import TIMESTAMP_MS_MAX
 from headrace.core.records.row import ROW_OVERHEAD
 
 RECORDS = 8192
-"""So many at once at most."""
+"""The most records that one call takes."""
 _COLUMN_BYTES_MAX = 2**31 - 1
 
 
 class FetchedColumns:
+    """Takes records through ``columns.c``: no Python object for each."""
+
     def __init__(self, native: Native, consumer: Consumer, handle: int, bootstrap: str) -> None:
         self._native = native
         self._handle = handle
@@ -38,31 +40,33 @@ class FetchedColumns:
         self._taken = (ctypes.c_void_p * RECORDS)()
         self._sizes = Sizes()
 
-    def stand(self, topic: str, shard: int, start: int) -> None:
-        self._let_go()
-        # First: what is fetched between the two calls would go to the client's queue.
+    def assign(self, topic: str, shard: int, start: int) -> None:
+        self._drop_queue()
+        # In this order: else what is fetched between the two calls goes to the client's queue.
         self._queue = self._native.split_off(self._handle, topic, shard)
-        self._client.stand(topic, shard, start)
+        self._client.assign(topic, shard, start)
 
-    def leave(self) -> None:
-        self._client.leave()
-        self._let_go()
+    def unassign(self) -> None:
+        self._client.unassign()
+        self._drop_queue()
 
-    def take(self, count: int, nbytes: int, wait_s: float) -> Arrived:
+    def take(self, count: int, nbytes: int, wait_s: float) -> Taken:
         most = min(count, RECORDS, nbytes // ROW_OVERHEAD + 1)
         if self._queue is not None:
             try:
                 self._take(self._queue, most, nbytes, wait_s)
                 if self._sizes.records or self._sizes.troubles:
-                    return self._arrived()
+                    return self._converted()
             finally:
                 self._give_back()
-        # Lets the client speak, and finds what it may have put into its own queue all the same.
+        # This lets the client report errors, and finds records that it has put into its own queue
+        # all the same.
         return self._client.take(count, nbytes, 0.0)
 
     def _take(self, queue: int, most: int, nbytes: int, wait_s: float) -> None:
-        """What an earlier one took and did not give back is given back first: a handler of a signal
-        may raise between any two lines, and the client waits for all it has given when it ends."""
+        """Take from the queue. Messages of an earlier call that were not given back are given back
+        first: a signal handler may raise between any two lines, and a client that closes waits for
+        all its messages."""
         self._native.take(
             queue, round(wait_s * 1000), most, nbytes, self._taken, byref(self._sizes)
         )
@@ -70,12 +74,13 @@ class FetchedColumns:
     def _give_back(self) -> None:
         self._native.drop(self._taken, byref(self._sizes))
 
-    def _let_go(self) -> None:
+    def _drop_queue(self) -> None:
         self._give_back()
-        # In this order: whoever is interrupted does not let go of it twice.
+        # In this order: a call that is interrupted does not drop the queue twice.
         queue, self._queue = self._queue, None
         if queue is not None:
-            # What was fetched ahead would stay there. It is void, so one call throws away all.
+            # Records fetched ahead would stay in the queue. librdkafka marks them as outdated, so
+            # one call throws all of them away.
             self._take(queue, RECORDS, _COLUMN_BYTES_MAX, 0.0)
             self._give_back()
             self._native.forget_queue(queue)
@@ -87,17 +92,18 @@ class FetchedColumns:
         return self._client.position()
 
     def close(self) -> None:
-        self.leave()
+        self.unassign()
         self._client.close()
 
-    def _arrived(self) -> Arrived:
+    def _converted(self) -> Taken:
+        """The messages that ``_take`` took."""
         sizes = self._sizes
         troubles = [
             self._trouble(self._taken[i])
             for i in range(sizes.records, sizes.records + sizes.troubles)
         ]
-        chunk, unreadable = self._chunk() if sizes.records else (None, None)
-        return Arrived(chunk, troubles, unreadable)
+        records, unreadable = self._records() if sizes.records else (None, None)
+        return Taken(records, troubles, unreadable)
 
     def _trouble(self, address: int | None) -> Trouble:
         assert address is not None
@@ -105,8 +111,8 @@ class FetchedColumns:
         why = self._native.why(address) or b""
         return Trouble(message.offset, KafkaError(message.error, why.decode(errors="replace")))
 
-    def _chunk(self) -> tuple[ListedRecords | ColumnRecords | None, int | None]:
-        """The records taken; and the offset of the first that cannot be handed out."""
+    def _records(self) -> tuple[ListedRecords | ColumnRecords | None, int | None]:
+        """The records taken, and the offset of the first that cannot be decoded."""
         sizes, count = self._sizes, self._sizes.records
         if sizes.nbytes > _COLUMN_BYTES_MAX:
             raise BadSetting("more than 2 GiB at once: lower queued.max.messages.kbytes")
@@ -127,19 +133,19 @@ class FetchedColumns:
             data.array(),
             pa.Array.from_buffers(pa.int64(), count, [None, times]),
         )
-        # The last one, if any.
+        # Only the last record can be one whose headers cannot be decoded.
         readable = count - sizes.unreadable
         unreadable = found.offsets[readable] if sizes.unreadable else None
         if sizes.unreadable:
             found = found.part(0, readable)
         if not sizes.headers or not readable:
             return (found if readable else None), unreadable
-        chunk, wrong = _with_headers(found, memoryview(ends).cast("i"), names, headers)
-        return chunk, unreadable if wrong is None else wrong
+        listed, undecodable = _with_headers(found, memoryview(ends).cast("i"), names, headers)
+        return listed, unreadable if undecodable is None else undecodable
 
 
 class _Room:
-    """Where a column of bytes is put."""
+    """Buffers that C fills with a column of bytes."""
 
     def __init__(self, count: int, nbytes: int) -> None:
         self._count = count
@@ -162,7 +168,7 @@ def _offsets(found: memoryview[int]) -> Sequence[int]:
 def _with_headers(
     found: ColumnRecords, ends: Sequence[int], names: _Room, values: _Room
 ) -> tuple[ListedRecords | None, int | None]:
-    """As far as names of headers are text; and the offset where they are not."""
+    """The records up to one with a header whose name is no UTF-8, and the offset of that one."""
     texts: list[str] = []
     readable, unreadable = len(found), None
     try:
@@ -171,6 +177,6 @@ def _with_headers(
         readable = bisect_right(ends, len(texts)) - 1
         unreadable = found.offsets[readable]
     pairs = list(zip(texts, values.array().to_pylist(), strict=False))
-    chunk = found.part(0, readable).listed()
+    records = found.part(0, readable).listed()
     headers = [pairs[start:end] or None for start, end in pairwise(ends[: readable + 1])]
-    return (chunk.with_headers(headers) if readable else None), unreadable
+    return (records.with_headers(headers) if readable else None), unreadable

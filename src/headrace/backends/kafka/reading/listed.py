@@ -1,4 +1,4 @@
-"""Messages that arrived, as lists of the fields of their records."""
+"""Fetched records as lists of their fields."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headrace.core.records.row import ROW_OVERHEAD
 
 
 class ListedRecords:
-    """Records of one partition, in order, as lists of their fields."""
+    """Records of one partition, in order, as one list for each field."""
 
     __slots__ = ("headers", "keys", "nbytes", "offsets", "times", "values")
 
@@ -34,7 +34,7 @@ class ListedRecords:
         self.values = values
         self.times = times
         self.headers = headers if any(headers) else None
-        """None if no record has any."""
+        """The headers of each record; None: no record has any."""
         self.nbytes = _bytes_of(values) + _bytes_of(keys) + ROW_OVERHEAD * len(keys)
         if self.headers is not None:
             self.nbytes += sum(map(_headers_bytes, filter(None, headers)))
@@ -43,8 +43,9 @@ class ListedRecords:
     def of(
         cls, messages: Sequence[Message], times: list[int], headers: list[list[Header] | None]
     ) -> ListedRecords:
-        # Methods of a type mapped over a list run without a Python frame for each message; and
-        # the messages are let go of at once, while they are near in memory.
+        """The records in messages of the client."""
+        # Mapping methods of a type over a list needs no Python frame for each message. It also lets
+        # go of the messages at once, while they are near in memory.
         first, last = messages[0].offset(), messages[-1].offset()
         if last - first == len(messages) - 1:
             offsets: Sequence[int] = range(first, last + 1)
@@ -74,12 +75,12 @@ class ListedRecords:
         )
 
     def fitting(self, nbytes: int) -> int:
-        """How many records from the first on take no more than so many bytes."""
+        """How many records, from the first on, fit into that many bytes."""
         sums = accumulate(size + ROW_OVERHEAD for size in self.sizes())
         return bisect_right(list(sums), nbytes)
 
     def sizes(self) -> list[int]:
-        """Bytes of each record, in the log's terms."""
+        """The bytes of each record: those of its key, value and headers."""
         headers = self.headers or [None] * len(self)
         return [
             len(key or b"") + len(value or b"") + (_headers_bytes(own) if own else 0)
@@ -88,21 +89,21 @@ class ListedRecords:
 
 
 def sorted_out(messages: list[Message]) -> tuple[list[Message], list[int], list[Message]]:
-    """Those that are records, their timestamps, and those that tell of a trouble instead."""
+    """The messages that hold a record, their timestamps, and the messages that report an error."""
     times = _timestamps(messages)
     if min(times) >= 0:
         return messages, times, []
-    # A trouble has no timestamp; a record may have none either.
-    troubles = [message for message in messages if message.error() is not None]
-    if troubles:
+    # An error has no timestamp; a record may have none either.
+    errors = [message for message in messages if message.error() is not None]
+    if errors:
         messages = [message for message in messages if message.error() is None]
         times = _timestamps(messages)
-    return messages, [max(at, 0) for at in times], troubles
+    return messages, [max(at, 0) for at in times], errors
 
 
 def headers_of(messages: Sequence[Message]) -> list[list[Header] | None]:
-    """The headers of each, up to one that the client cannot take apart: a second look at that one
-    would find none."""
+    """The headers of each message, up to one that the client cannot decode. That one must not be
+    asked twice: it would seem to have no headers."""
     headers: list[list[Header] | None] = []
     try:
         headers.extend(map(Message.headers, messages))
@@ -117,7 +118,7 @@ def _timestamps(messages: Sequence[Message]) -> list[int]:
 
 def _bytes_of(fields: Sequence[bytes | None]) -> int:
     try:
-        return sum(map(len, fields))  # type: ignore[arg-type]  # mostly none is None
+        return sum(map(len, fields))  # type: ignore[arg-type]  # most lists hold no None
     except TypeError:
         return sum(map(len, filter(None, fields)))
 
@@ -126,66 +127,66 @@ def _headers_bytes(headers: Sequence[Header]) -> int:
     return sum(len(name.encode()) + len(value or b"") for name, value in headers)
 
 
-class Chunks:
-    """Several chunks as one list for each column."""
+class JoinedRecords:
+    """Records of several takes, as one list for each column of a batch."""
 
-    def __init__(self, chunks: Sequence[ListedRecords]) -> None:
-        self._chunks = chunks
-        self._len = sum(map(len, chunks))
+    def __init__(self, parts: Sequence[ListedRecords]) -> None:
+        self._parts = parts
+        self._len = sum(map(len, parts))
         self._split: list[tuple[tuple[Header, ...], Extra]] | None = None
 
     def __len__(self) -> int:
         return self._len
 
     def offsets(self) -> Sequence[int]:
-        first, last = self._chunks[0].offsets[0], self._chunks[-1].offsets[-1]
+        first, last = self._parts[0].offsets[0], self._parts[-1].offsets[-1]
         if last - first == self._len - 1:
             return range(first, last + 1)
-        return list(chain.from_iterable(chunk.offsets for chunk in self._chunks))
+        return list(chain.from_iterable(part.offsets for part in self._parts))
 
     def column(self, index: int) -> list[Any] | None:
         match index:
             case 0:
-                return list(chain.from_iterable(chunk.keys for chunk in self._chunks))
+                return list(chain.from_iterable(part.keys for part in self._parts))
             case 1:
-                return list(chain.from_iterable(chunk.values for chunk in self._chunks))
+                return list(chain.from_iterable(part.values for part in self._parts))
             case 2:
                 return self._timestamps()
             case _:
                 return self._from_headers(index)
 
     def _from_headers(self, index: int) -> list[Any] | None:
-        parts = self._parts
-        if parts is None:
+        split = self._split_headers
+        if split is None:
             return None
         match index:
             case 3:
-                return [extra.sequence for _, extra in parts]
+                return [extra.sequence for _, extra in split]
             case 4:
-                return [extra.flags for _, extra in parts]
+                return [extra.flags for _, extra in split]
             case 5:
-                return [headers for headers, _ in parts]
+                return [headers for headers, _ in split]
             case _:
-                return [extra.trace for _, extra in parts]
+                return [extra.trace for _, extra in split]
 
     def _timestamps(self) -> list[int]:
-        times = list(chain.from_iterable(chunk.times for chunk in self._chunks))
+        times = list(chain.from_iterable(part.times for part in self._parts))
         if max(times) > TIMESTAMP_MS_MAX:  # Kafka takes any number
             times = [min(at, TIMESTAMP_MS_MAX) for at in times]
-        parts = self._parts
-        if parts is not None:
+        split = self._split_headers
+        if split is not None:
             times = [
-                0 if extra.at_zero else at for at, (_, extra) in zip(times, parts, strict=True)
+                0 if extra.at_zero else at for at, (_, extra) in zip(times, split, strict=True)
             ]
         return times
 
     @property
-    def _parts(self) -> list[tuple[tuple[Header, ...], Extra]] | None:
-        """The headers of each record, None if there are none at all."""
-        if self._split is None and any(chunk.headers is not None for chunk in self._chunks):
+    def _split_headers(self) -> list[tuple[tuple[Header, ...], Extra]] | None:
+        """The own headers and the other fields of each record; None: no record has headers."""
+        if self._split is None and any(part.headers is not None for part in self._parts):
             self._split = [
                 split_headers(own) if own else ((), NO_EXTRA)
-                for chunk in self._chunks
-                for own in chunk.headers or [None] * len(chunk)
+                for part in self._parts
+                for own in part.headers or [None] * len(part)
             ]
         return self._split

@@ -1,4 +1,4 @@
-"""Seeing that something was written by anybody: a long poll at the ends of what was asked for."""
+"""Notices that records were written, by any process: a long poll at the ends of partitions."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from headrace.backends.kafka.topics.offsets import GONE, Offsets, Partition
 from headrace.core.errors import Unreachable
 
 SLICE_S = 0.1
-"""So long the client is asked at once: it does not answer signals meanwhile."""
+"""How long one call of the client waits: Python handles no signal meanwhile."""
 WATCHED_MAX = 10_000
+"""How many partitions are watched."""
 WATCHED_S = 600.0
-"""Who has not been asked about so long is not watched any more."""
+"""How long a partition is watched after the last call about it."""
 MISSED_MAX = 3
-"""A client that has missed so many changes in a row hears of none: see `asked`."""
+"""How many changes in a row a client may miss before it is replaced: see `patient`."""
 _WATCHING: dict[str, Any] = {
     "queued.min.messages": 1,
     "fetch.message.max.bytes": 1,
@@ -30,7 +31,7 @@ _WATCHING: dict[str, Any] = {
 
 
 class ChangeWatch:
-    """Watches the partitions that this process has asked about."""
+    """Watches the partitions that calls of this process were about."""
 
     def __init__(self, clients: Clients, offsets: Offsets, check_open: Callable[[], None]) -> None:
         self._clients = clients
@@ -41,11 +42,12 @@ class ChangeWatch:
         self._done_here = 0
         self._watcher: Consumer | None = None
         self._watching = False
-        self._has_told = False
-        """Whether the client has told of anything yet."""
+        self._has_reported = False
+        """Whether the client has reported anything yet."""
         self._missed = 0
 
-    def ask_about(self, partitions: Iterable[Partition]) -> None:
+    def watch(self, partitions: Iterable[Partition]) -> None:
+        """Watch these partitions from now on."""
         now_s = time.monotonic()
         with self._changed:
             self._asked_s.update(dict.fromkeys(partitions, now_s))
@@ -53,32 +55,33 @@ class ChangeWatch:
                 for partition in sorted(self._asked_s, key=self._asked_s.__getitem__)[:1000]:
                     del self._asked_s[partition]
 
-    def told(self) -> None:
-        """Something was created or deleted here."""
+    def note_change(self) -> None:
+        """A stream was created, deleted or trimmed by this process."""
         with self._changed:
             self._done_here += 1
             self._changed.notify_all()
 
-    def number(self, patience_s: float | None = None) -> int:
-        return self._number(self._ends(patience_s))
+    def ask_number(self, patience_s: float | None = None) -> int:
+        """A number that is another one after each change."""
+        return self._number(self._ask_ends(patience_s))
 
     def wait(self, seen: int, timeout_s: float) -> int:
-        """`number` as soon as it is another one, or after the time."""
+        """The number, as soon as it differs from ``seen``, or after the time."""
         until_s = time.monotonic() + timeout_s
-        heard: bool | None = None
+        reported: bool | None = None
         while True:
             self._check_open()
             try:
-                ends = self._ends(0.0)
+                ends = self._ask_ends(0.0)
             except Unreachable:
-                ends = None  # it will be told again: the time goes on
+                ends = None  # try again until the time is over
             if ends is not None and self._number(ends) != seen:
-                self._note_change(heard)
+                self._count_missed(reported)
                 return self._number(ends)
             left_s = until_s - time.monotonic()
             if left_s <= 0:
                 return seen
-            heard = self._sleep(ends, left_s)
+            reported = self._sleep(ends, left_s)
 
     def close(self) -> None:
         with self._changed:
@@ -88,12 +91,13 @@ class ChangeWatch:
         if watcher is not None and not watching:
             watcher.close()
 
-    def _note_change(self, heard: bool | None) -> None:
-        """Whether the client has told of it, None if it was not asked."""
-        if heard is None:
+    def _count_missed(self, reported: bool | None) -> None:
+        """Replace a client that misses changes; ``reported`` says whether it has reported this
+        one, None that it was not asked."""
+        if reported is None:
             return
         with self._changed:
-            self._missed = 0 if heard or not self._has_told else self._missed + 1
+            self._missed = 0 if reported or not self._has_reported else self._missed + 1
             if self._missed < MISSED_MAX or self._watching:
                 return
             watcher, self._watcher, self._missed = self._watcher, None, 0
@@ -103,20 +107,20 @@ class ChangeWatch:
     def _number(self, ends: dict[Partition, int]) -> int:
         return hash((self._done_here, tuple(sorted(ends.items()))))
 
-    def _ends(self, patience_s: float | None) -> dict[Partition, int]:
+    def _ask_ends(self, patience_s: float | None) -> dict[Partition, int]:
         oldest_s = time.monotonic() - WATCHED_S
         with self._changed:
             partitions = [p for p, asked_s in self._asked_s.items() if asked_s > oldest_s]
-        ends = dict(zip(partitions, self._offsets.ends(partitions, patience_s), strict=True))
+        ends = dict(zip(partitions, self._offsets.ask_ends(partitions, patience_s), strict=True))
         gone = [partition for partition, end in ends.items() if end == GONE]
         with self._changed:
             for partition in gone:
-                self._asked_s.pop(partition, None)  # whoever asks about it again will be told
+                self._asked_s.pop(partition, None)  # the next call about it raises
         return {partition: end for partition, end in ends.items() if end != GONE}
 
     def _sleep(self, ends: dict[Partition, int] | None, left_s: float) -> bool | None:
-        """Until something may have changed; one thread watches for all. Whether the client has told
-        of something, None if it was not asked."""
+        """Sleep until there may be a change; one thread watches for all. Whether the client has
+        reported one; None if it was not asked."""
         with self._changed:
             self._check_open()
             if ends is None or not ends or self._watching:
@@ -124,17 +128,17 @@ class ChangeWatch:
                 return None
             self._watching = True
         try:
-            return self._watched(ends, left_s)
+            return self._poll(ends, left_s)
         finally:
             with self._changed:
                 self._watching = False
                 self._changed.notify_all()
 
-    def _watched(self, ends: dict[Partition, int], left_s: float) -> bool | None:
+    def _poll(self, ends: dict[Partition, int], left_s: float) -> bool | None:
         watcher = self._watcher
         if watcher is None:
             watcher = self._watcher = self._clients.consumer(**_WATCHING)
-            self._has_told = False
+            self._has_reported = False
         watcher.assign([TopicPartition(*partition, end) for partition, end in ends.items()])
         until_s = time.monotonic() + left_s
         done_here, asked = self._done_here, len(self._asked_s)
@@ -147,7 +151,7 @@ class ChangeWatch:
                 if (self._done_here, len(self._asked_s)) != (done_here, asked):
                     return None
                 for message in watcher.consume(1, min(left_s, SLICE_S)):
-                    self._has_told = True
+                    self._has_reported = True
                     error = message.error()
                     partition = message.topic(), message.partition()
                     if (

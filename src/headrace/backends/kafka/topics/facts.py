@@ -1,4 +1,4 @@
-"""Facts about brokers and topics, told as they are; what they mean is said where they are shown."""
+"""Asks for facts about brokers and topics; `headrace.ops.findings` says what they mean."""
 
 from __future__ import annotations
 
@@ -36,21 +36,23 @@ SETTINGS = (
     "transaction.state.log.replication.factor",
     "transaction.state.log.min.isr",
 )
-"""What of a broker's settings the streams on it feel."""
+"""The settings of a broker that matter to the streams on it."""
 
 _RETENTION_MS = {
     "log.retention.ms": 1,
     "log.retention.minutes": 60_000,
     "log.retention.hours": 3_600_000,
 }
-"""The first that is set counts."""
+"""The first of these settings that a broker has, and its unit in milliseconds."""
 
 
-def broker_facts(settings: KafkaSettings, admin: Admin) -> dict[str, Any]:
+def ask_broker_facts(settings: KafkaSettings, admin: Admin) -> dict[str, Any]:
+    """The cluster, and the settings of one of its brokers."""
+
     def ask(client: AdminClient) -> Any:
         found = client.list_topics(timeout=ASK_S)
         if not found.brokers:
-            raise KafkaException(KafkaError(KafkaError.BROKER_NOT_AVAILABLE))  # it starts just now
+            raise KafkaException(KafkaError(KafkaError.BROKER_NOT_AVAILABLE))  # it is starting
         return found
 
     listed = admin.patiently(ask, "asking the brokers")
@@ -61,12 +63,14 @@ def broker_facts(settings: KafkaSettings, admin: Admin) -> dict[str, Any]:
         "cluster": listed.cluster_id,
         "brokers": len(listed.brokers),
         "controller": f"{controller.host}:{controller.port}" if controller else None,
-        **_broker_settings(min(listed.brokers), admin),
+        **_ask_broker_settings(min(listed.brokers), admin),
     }
 
 
-def topic_facts(topics: Sequence[Topic], admin: Admin, offsets: Offsets) -> list[dict[str, Any]]:
-    """For each topic what is not as usual; shards by their numbers."""
+def ask_topic_facts(
+    topics: Sequence[Topic], admin: Admin, offsets: Offsets
+) -> list[dict[str, Any]]:
+    """What is unusual about each topic; shards are given by their indexes."""
     if not topics:
         return []
     names = [topic.name for topic in topics]
@@ -77,7 +81,7 @@ def topic_facts(topics: Sequence[Topic], admin: Admin, offsets: Offsets) -> list
 
     found = admin.patiently(ask, "describing topics")
     led = [(name, p.id) for name in names for p in found[name].partitions if p.leader is not None]
-    held_back = _held_back(led, admin, offsets)
+    held_back = _ask_held_back(led, admin, offsets)
     return [_topic_facts(topic, found[topic.name].partitions, held_back) for topic in topics]
 
 
@@ -95,10 +99,10 @@ def _topic_facts(
     return {what: found for what, found in every.items() if found}
 
 
-def _held_back(
+def _ask_held_back(
     partitions: Sequence[Partition], admin: Admin, offsets: Offsets
 ) -> dict[Partition, int]:
-    """How many offsets lie behind the last stable one, where some do."""
+    """How many offsets lie behind the last stable one, for partitions where there are any."""
     if not partitions:
         return {}
 
@@ -109,13 +113,13 @@ def _held_back(
         )
         return {(at.topic, at.partition): f.result().offset for at, f in futures.items()}
 
-    # In this order: what is committed in between is not taken for held back.
+    # In this order: a transaction that commits in between does not count as held back.
     written = admin.patiently(ask, "asking for offsets")
-    stable = dict(zip(partitions, offsets.ends(partitions), strict=True))
+    stable = dict(zip(partitions, offsets.ask_ends(partitions), strict=True))
     return {part: written[part] - end for part, end in stable.items() if written[part] > end >= 0}
 
 
-def _broker_settings(broker: int, admin: Admin) -> dict[str, Any]:
+def _ask_broker_settings(broker: int, admin: Admin) -> dict[str, Any]:
     resource = ConfigResource(ResourceType.BROKER, str(broker))
 
     def ask(client: AdminClient) -> dict[str, Any]:
@@ -129,8 +133,8 @@ def _broker_settings(broker: int, admin: Admin) -> dict[str, Any]:
     except HeadraceError as why:
         return {"settings_unread": str(why)}
     kept = [int(found[name]) * ms for name, ms in _RETENTION_MS.items() if found.get(name)]
-    told = {name: _value(found[name]) for name in SETTINGS if found.get(name) is not None}
-    return {**({"log.retention.ms": kept[0]} if kept else {}), **told}
+    values = {name: _value(found[name]) for name in SETTINGS if found.get(name) is not None}
+    return {**({"log.retention.ms": kept[0]} if kept else {}), **values}
 
 
 def _value(text: str) -> int | bool | str:

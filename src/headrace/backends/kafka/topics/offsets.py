@@ -1,4 +1,4 @@
-"""Asking brokers for offsets: where partitions begin and end, and what lies at a time."""
+"""Asks brokers for offsets: where partitions begin and end, and the first offset at a time."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from headrace.backends.kafka.client.patient import ASK_S, PAUSE_S, PatientClient
 from headrace.core.model import Bounds
 
 Partition = tuple[str, int]
-"""A topic and an index."""
+"""A topic and the index of one of its partitions."""
 
 GONE = -1
-"""Instead of an offset: there is no such partition."""
+"""In place of an offset: there is no such partition."""
 
 NOTHING = -2
-"""Instead of an offset: no record is that late."""
+"""In place of an offset: no record is that late."""
 
 _LATEST = -1
 _EARLIEST = -2
 CLOSE_S = 3 * ASK_S
-"""Longer than any call of the client takes."""
+"""How long closing waits for calls of the client: longer than any takes."""
 
 
 class Offsets:
-    """Asks by a consumer that fetches nothing: a fetch that waits for records would hold up the
+    """Asks with a consumer that fetches nothing: a fetch that waits for records would delay the
     answer."""
 
     def __init__(self, clients: Clients, patience_s: float, check_open: Callable[[], None]) -> None:
@@ -37,7 +37,7 @@ class Offsets:
         self._turn = threading.Lock()
         turn, make = self._turn, clients.consumer
 
-        def rest(asker: Consumer) -> None:  # it does not know this one: see KafkaBackend
+        def rest(asker: Consumer) -> None:  # holds no reference to this object: see KafkaBackend
             if turn.acquire(timeout=PAUSE_S):
                 try:
                     check_open()
@@ -47,40 +47,42 @@ class Offsets:
 
         self._asker = PatientClient(make(), make, rest, clients, patience_s, check_open)
 
-    def bounds(self, partition: Partition) -> Bounds | None:
-        """From the first kept offset to the last stable one; None if there is no such partition."""
-        (start,) = self._at([partition], _EARLIEST)
-        (end,) = self._at([partition], _LATEST)
+    def ask_bounds(self, partition: Partition) -> Bounds | None:
+        """The first kept offset and the last stable one; None if there is no such partition."""
+        (start,) = self._ask([partition], _EARLIEST)
+        (end,) = self._ask([partition], _LATEST)
         return None if GONE in (start, end) else Bounds(start, max(start, end))
 
-    def bounds_of(self, partitions: Sequence[Partition]) -> list[Bounds | None]:
-        """The same for several."""
+    def ask_all_bounds(self, partitions: Sequence[Partition]) -> list[Bounds | None]:
+        """The same for several partitions, in two requests."""
         if not partitions:
             return []
-        starts, ends = self._at(partitions, _EARLIEST), self._at(partitions, _LATEST)
+        starts, ends = self._ask(partitions, _EARLIEST), self._ask(partitions, _LATEST)
         return [
             None if GONE in (start, end) else Bounds(start, max(start, end))
             for start, end in zip(starts, ends, strict=True)
         ]
 
-    def ends(self, partitions: Sequence[Partition], patience_s: float | None = None) -> list[int]:
+    def ask_ends(
+        self, partitions: Sequence[Partition], patience_s: float | None = None
+    ) -> list[int]:
         """The last stable offsets, `GONE` where there is no such partition."""
-        return self._at(partitions, _LATEST, patience_s) if partitions else []
+        return self._ask(partitions, _LATEST, patience_s) if partitions else []
 
-    def at_time(self, partition: Partition, timestamp_ms: int) -> int | None:
-        """The first offset whose timestamp is not earlier, None if all are."""
-        (found,) = self._at([partition], timestamp_ms)
+    def ask_offset_at(self, partition: Partition, timestamp_ms: int) -> int | None:
+        """The first offset whose timestamp is not earlier; None if all are earlier."""
+        (found,) = self._ask([partition], timestamp_ms)
         return None if found < 0 else found
 
     def close(self) -> None:
-        """Once nobody asks: a client that is closed under a call may take the process with it."""
-        # A handler that raised at the wrong moment may have left it locked.
+        """Close the client when no call uses it: closing it under a call may crash the process."""
+        # With a time limit: a signal handler that raised may have left the lock taken.
         if self._turn.acquire(timeout=CLOSE_S):
             self._asker.client.close()
 
     @contextmanager
     def _turn_to_ask(self) -> Iterator[None]:
-        """One at a time: the client would let others wait in a queue that nobody can leave."""
+        """One call at a time: in the queue of the client, calls wait without a time limit."""
         if not self._turn.acquire(timeout=ASK_S):
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
         try:
@@ -89,43 +91,43 @@ class Offsets:
         finally:
             self._turn.release()
 
-    def _at(
+    def _ask(
         self, partitions: Sequence[Partition], when: int, patience_s: float | None = None
     ) -> list[int]:
         def ask(asker: Consumer) -> list[int]:
             left, found = set(partitions), dict[Partition, int]()
             while left:
                 try:
-                    found |= self._asked(asker, left, when)
+                    found |= self._ask_known(asker, left, when)
                     left -= found.keys()
                 except KafkaException as why:
                     if error_of(why).code() not in UNKNOWN_TOPIC:
                         raise
-                # What the client does not know: some of it, or, of several, not even which.
-                left -= self._missing(asker, left)
+                # The client does not know some partitions; of several it may not say which.
+                left -= self._ask_missing(asker, left)
             return [found.get(partition, GONE) for partition in partitions]
 
         return self._asker.patiently(ask, "asking for offsets", patience_s)
 
-    def _asked(
+    def _ask_known(
         self, asker: Consumer, partitions: Iterable[Partition], when: int
     ) -> dict[Partition, int]:
-        """Of those that the client knows."""
+        """The offsets of the partitions that the client knows."""
         wanted = [TopicPartition(*partition, when) for partition in sorted(partitions)]
         with self._turn_to_ask():
             answers = asker.offsets_for_times(wanted, timeout=ASK_S)
         found = {}
         for at in answers:
             if at.error is None:
-                # A time behind the last record has no offset: that is not a missing partition.
+                # A time behind the last record has no offset: the partition is there all the same.
                 found[at.topic, at.partition] = at.offset if at.offset >= 0 else NOTHING
             elif at.error.code() not in UNKNOWN_TOPIC:
                 raise KafkaException(at.error)
         return found
 
-    def _missing(self, asker: Consumer, partitions: Set[Partition]) -> set[Partition]:
-        """Have it from a broker which are not there: while none answers, the client says so of what
-        is there too."""
+    def _ask_missing(self, asker: Consumer, partitions: Set[Partition]) -> set[Partition]:
+        """The partitions that do not exist, by the word of a broker: while no broker answers, the
+        client reports existing partitions as missing too."""
         missing = set()
         for topic in {topic for topic, _ in partitions}:
             with self._turn_to_ask():

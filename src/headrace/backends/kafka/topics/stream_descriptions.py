@@ -1,10 +1,14 @@
-"""What Kafka does not keep of a stream (codec, routing, when it was created): in a compacted topic.
+"""Descriptions of streams: codec, routing and time of creation, which Kafka does not keep, in a
+compacted topic.
 
-Before a topic is created, a draft says what it shall be; when it is there, the draft is completed
-by the topic's id. So a topic that others delete and create anew is not taken for the one described.
-Whoever creates has a mark of its own, which is in the key and in a setting of the topic. So a
-creator that dies in between leaves a topic that is described all the same; and of several who
-create one name at once, nobody's draft is taken for another's, nor for that of a topic of others.
+Before a topic is created, a draft of its description is written; when the topic is there, the draft
+is completed with its id. So a topic that another program deletes and creates anew does not get the
+description of the old one.
+
+Each creation has a random number, the creator tag. It is in the key of the draft and in a setting
+of the topic. So a creator that dies in between leaves a topic that is described all the same. When
+several create one name at once, the draft of a loser is not taken for the winner's, nor for that of
+a topic that another program created.
 """
 
 from __future__ import annotations
@@ -25,7 +29,12 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.backends.kafka.client.clients import Clients
-from headrace.backends.kafka.client.failures import UNKNOWN_TOPIC, error_of, raised, translated
+from headrace.backends.kafka.client.failures import (
+    UNKNOWN_TOPIC,
+    error_of,
+    translated,
+    translated_exception,
+)
 from headrace.backends.kafka.client.patient import ASK_S, SILENT_S, Admin
 from headrace.backends.kafka.client.unresponsive import close_within
 from headrace.backends.kafka.topics.offsets import GONE, Offsets
@@ -33,20 +42,24 @@ from headrace.core.errors import AccessRefused, Unreachable
 from headrace.core.records.row import Row
 
 TOPIC = "__headrace_streams"
-_MARK = "?"
-"""Before the mark in a key: no topic is named so."""
+_TAG_SEPARATOR = "?"
+"""Stands between topic and creator tag in a key; the name of a topic cannot hold it."""
 
 
 class Description(msgspec.Struct, frozen=True):
+    """The defaults describe a topic that Headrace did not create."""
+
     codec: str = "bytes"
     routing: str = "murmur2"
-    """How Kafka's own clients choose, so of a topic that Headrace did not create."""
+    """By default that of Kafka's own clients."""
     created_ms: int = 0
     id: int = 0
-    """Of the topic; 0 in a draft."""
+    """The id of the topic; 0 in a draft."""
 
 
 class Descriptions:
+    """The descriptions of all streams of a cluster, as they were read last."""
+
     def __init__(
         self,
         clients: Clients,
@@ -64,44 +77,45 @@ class Descriptions:
         self._reader: Consumer | None = None
         self._next = 0
         self._known: dict[str, dict[str, Description]] = {}
-        """By topic and key."""
+        """Descriptions by topic, then by key."""
         self._id = ""
 
-    def of(self, topic: str, topic_id: int, mark: int | None) -> Description | None:
-        """What is known of a topic, as of the last `refresh`; `mark` is that of its creator, 0 if
-        it has none, None if that is not known. None if it cannot be told without."""
-        described = dict(self._known.get(topic, {}))  # others may read on meanwhile
+    def of(self, topic: str, topic_id: int, creator_tag: int | None) -> Description | None:
+        """The description of a topic, as of the last `refresh`. Without its creator tag (0: it has
+        none, None: it is not known) a draft cannot be told from others: then None."""
+        described = dict(self._known.get(topic, {}))  # another thread may refresh meanwhile
         for description in described.values():
             if description.id == topic_id:
                 return description
         drafts = {key: found for key, found in described.items() if not found.id}
-        if mark is None:
+        if creator_tag is None:
             return None if drafts else Description()
-        return drafts.get(_key(topic, mark), Description())
+        return drafts.get(_key(topic, creator_tag), Description())
 
-    def put(self, topic: str, mark: int, description: Description) -> None:
-        """A draft, or complete."""
-        self._write({_key(topic, mark): description})
+    def put(self, topic: str, creator_tag: int, description: Description) -> None:
+        """Write a draft, or complete it."""
+        self._write({_key(topic, creator_tag): description})
 
-    def withdraw(self, topic: str, mark: int) -> None:
-        """The topic of a draft was not created."""
-        self._write({_key(topic, mark): None})
+    def withdraw(self, topic: str, creator_tag: int) -> None:
+        """Delete a draft whose topic was not created."""
+        self._write({_key(topic, creator_tag): None})
 
     def forget(self, topic: str, topic_id: int) -> None:
-        """Of the topic with that id only: others may have created another one meanwhile."""
+        """Delete the description of the topic with that id: another topic of that name may have
+        been created meanwhile."""
         described = dict(self._known.get(topic, {}))
         keys = [key for key, description in described.items() if description.id == topic_id]
         if keys:
             self._write(dict.fromkeys(keys))
 
     def refresh(self) -> None:
-        """Read what was written since the last time, by anybody."""
+        """Read all that was written since the last time, by any process."""
         if not self._lock.acquire(timeout=self._patience_s):
             raise Unreachable(f"reading {TOPIC}: no answer in time; try again")
         try:
             self._refresh()
         except BaseException:
-            self._start_over()  # what was taken from the client and not looked at is gone
+            self._start_over()  # messages that were taken and not noted are lost
             raise
         finally:
             self._lock.release()
@@ -118,12 +132,12 @@ class Descriptions:
         self._next = 0
 
     def _refresh(self) -> None:
-        topic_id = self._id_of()
-        bounds = None if topic_id is None else self._offsets.bounds((TOPIC, 0))
+        topic_id = self._ask_topic_id()
+        bounds = None if topic_id is None else self._offsets.ask_bounds((TOPIC, 0))
         if topic_id is None or bounds is None:
             return
         if topic_id != self._id or self._next > bounds.end:
-            self._start_over()  # others made the topic anew
+            self._start_over()  # the topic was deleted and created anew
             self._id = topic_id
         reader = self._reader
         if reader is None:
@@ -143,7 +157,7 @@ class Descriptions:
                 raise Unreachable(f"reading {TOPIC}: no answer in time; try again")
             if self._next > before:
                 moved_s = now_s
-            elif now_s - moved_s > silent_s:  # see `asked`
+            elif now_s - moved_s > silent_s:  # see `patient`
                 old, reader = reader, self._new_reader()
                 close_within(old.close, 0.0)
                 moved_s, silent_s = now_s, 2 * silent_s
@@ -153,8 +167,8 @@ class Descriptions:
         reader.assign([TopicPartition(TOPIC, 0, self._next)])
         return reader
 
-    def _id_of(self) -> str | None:
-        """Of the topic of descriptions, None if there is none."""
+    def _ask_topic_id(self) -> str | None:
+        """The id of the topic of descriptions; None if it does not exist."""
 
         def ask(admin: AdminClient) -> str | None:
             asked = admin.describe_topics(TopicCollection([TOPIC]), request_timeout=ASK_S)
@@ -174,11 +188,11 @@ class Descriptions:
         error = message.error()
         if error is not None:
             if (message.topic(), message.partition()) != (TOPIC, 0):
-                return  # of the group that the client has and does not need
+                return  # about the client's group, which reading by assignment does not need
             if error.code() == KafkaError._PARTITION_EOF:
                 self._next = max(self._next, message.offset() or 0)
             elif error.code() == KafkaError._AUTO_OFFSET_RESET and self._reader is not None:
-                # An answer of a moment ago: where it stands was within the bounds.
+                # The answer is outdated: the position was within the bounds a moment ago.
                 self._reader.assign([TopicPartition(TOPIC, 0, self._next)])
             elif error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
                 raise _unreadable()
@@ -189,14 +203,14 @@ class Descriptions:
         self._note(key, message.value())
 
     def _note(self, key: str, value: bytes | None) -> None:
-        topic = key.partition(_MARK)[0]
-        # Made anew, not changed: others look at it without the lock.
+        topic = key.partition(_TAG_SEPARATOR)[0]
+        # A new dict each time: other threads read the old one without the lock.
         described = {other: it for other, it in self._known.get(topic, {}).items() if other != key}
         try:
             if value is not None:
                 described[key] = msgspec.json.decode(value, type=Description)
         except msgspec.DecodeError:
-            pass  # of no use, as if nothing had been said
+            pass  # counts as no description
         if described:
             self._known[topic] = described
         else:
@@ -217,7 +231,7 @@ class Descriptions:
         )
 
     def _make_topic(self) -> None:
-        (end,) = self._offsets.ends([(TOPIC, 0)])
+        (end,) = self._offsets.ask_ends([(TOPIC, 0)])
         if end != GONE:
             return
         new = NewTopic(TOPIC, 1, -1, config={"cleanup.policy": "compact"})
@@ -226,17 +240,19 @@ class Descriptions:
             admin.create_topics([new])[TOPIC].result()
         except KafkaException as why:
             if error_of(why).code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise raised(why, self._clients.settings, f"creating {TOPIC}") from None
+                raise translated_exception(
+                    why, self._clients.settings, f"creating {TOPIC}"
+                ) from None
 
 
-def _key(topic: str, mark: int) -> str:
-    return f"{topic}{_MARK}{mark:x}"
+def _key(topic: str, creator_tag: int) -> str:
+    return f"{topic}{_TAG_SEPARATOR}{creator_tag:x}"
 
 
 def _unreadable() -> AccessRefused:
-    # Kafka does not say whether a topic exists that a user may not see: so it may, and a stream
-    # taken for what it is not would get its keys into the wrong shards.
+    # Kafka does not say whether a topic exists that a user may not see. Without the description a
+    # stream could be taken for another kind, and its keys would go to the wrong shards.
     return AccessRefused(
-        f"what streams hold and how keys are routed is not known to this user: the rights Describe "
-        f"and Read on topic {TOPIC} are missing"
+        f"this user cannot see what streams hold and how keys are routed: the rights Describe and "
+        f"Read on topic {TOPIC} are missing"
     )

@@ -1,4 +1,4 @@
-"""Topics as streams: made, found by name, listed, deleted, and known by their ids."""
+"""Topics as streams: created, found by name, listed, deleted, and told apart by their ids."""
 
 from __future__ import annotations
 
@@ -14,7 +14,12 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from headrace.backends.kafka.client.clients import MESSAGE_BYTES_MAX, Clients
-from headrace.backends.kafka.client.failures import UNKNOWN_TOPIC, error_of, raised, translated
+from headrace.backends.kafka.client.failures import (
+    UNKNOWN_TOPIC,
+    error_of,
+    translated,
+    translated_exception,
+)
 from headrace.backends.kafka.client.patient import ASK_S, Admin
 from headrace.backends.kafka.topics.offsets import Offsets
 from headrace.backends.kafka.topics.stream_descriptions import Description, Descriptions
@@ -35,14 +40,16 @@ from headrace.core.ports import StreamSpec
 log = logging.getLogger("headrace.kafka")
 
 IDENTITY_S = 1.0
-"""So long a topic is taken for the one it was: others may have deleted it and created it anew."""
+"""How long a topic counts as the one it was: another program may delete it and create it anew."""
 
 HIDDEN_MESSAGE_BYTES_MAX = 1_048_588
-"""What brokers take unless they are told otherwise: of a topic whose settings may not be seen."""
+"""The brokers' default, for a topic whose settings this user may not see."""
 
-_MARKED = "message.timestamp.after.max.ms"
+_TAG_SETTING = "message.timestamp.after.max.ms"
+"""The setting of a topic that holds its creator tag: see `_config`."""
 _FAR_MS = 2**63 - 1
-_MARKS = 2**48
+_TAGS = 2**48
+"""How many creator tags there are."""
 _SETTLE_S = 0.02
 _ID_MASK = (1 << 63) - 1
 
@@ -56,10 +63,12 @@ class Topic:
     message_bytes_max: int
     compacted: bool
     seen_s: float
-    """When it was asked for: so it was at that moment or later."""
+    """When the brokers were asked: the topic was like this then, or a moment later."""
 
 
 class Topics:
+    """The topics behind the prefix of one hub."""
+
     def __init__(
         self,
         clients: Clients,
@@ -78,7 +87,7 @@ class Topics:
         self._prefix = clients.settings.prefix
         self._lock = threading.Lock()
         self._known: dict[str, Topic] = {}
-        self._told_hidden = False
+        self._logged_hidden = False
 
     def topic_of(self, name: str) -> str:
         """The topic of a stream: ``shop/orders`` is ``shop--orders``, behind the hub's prefix."""
@@ -94,85 +103,87 @@ class Topics:
     def create(self, spec: StreamSpec) -> StreamInfo:
         topic = self.topic_of(spec.name)
         shards = even_shards(spec.shards)
-        if self._described([topic]):
-            raise StreamExists(f"stream {spec.name!r} exists already")
-        mark = secrets.randbelow(_MARKS - 1) + 1
+        if self._describe([topic]):
+            raise StreamExists.named(spec.name)
+        creator_tag = secrets.randbelow(_TAGS - 1) + 1
         description = Description(spec.codec, spec.routing, spec.created_ms)
-        self._descriptions.put(topic, mark, description)
+        self._descriptions.put(topic, creator_tag, description)
         try:
-            self._create(spec, NewTopic(topic, len(shards), -1, config=_config(spec, mark)))
+            self._create(spec, NewTopic(topic, len(shards), -1, config=_config(spec, creator_tag)))
         except (StreamExists, BadName, BadSetting, AccessRefused):
-            self._descriptions.withdraw(topic, mark)  # else it may have been created unheard
+            self._descriptions.withdraw(
+                topic, creator_tag
+            )  # after any other error it may have been created
             raise
-        topic_id = self._settled(topic, len(shards))
+        topic_id = self._await_leaders(topic, len(shards))
         complete = Description(spec.codec, spec.routing, spec.created_ms, topic_id)
-        self._descriptions.put(topic, mark, complete)
+        self._descriptions.put(topic, creator_tag, complete)
         return self.find(spec.name).info
 
     def find(self, name: str) -> Topic:
-        """The stream's topic, looked at anew."""
+        """The topic of a stream, as it is now; `UnknownStream` if there is none."""
         try:
             topic = self.topic_of(name)
         except BadName:
             raise UnknownStream(name) from None
-        found = self._look([topic])
+        found = self._look_up([topic])
         if not found:
             with self._lock:
                 self._known.pop(name, None)
             raise UnknownStream(name)
         return found[0]
 
-    def current(self, stream: StreamInfo, patience_s: float | None = None) -> Topic:
-        """The topic of a stream that was found earlier, or `UnknownStream` if it is another one
-        now; as it was seen no longer than `IDENTITY_S` ago."""
+    def confirm(self, stream: StreamInfo, patience_s: float | None = None) -> Topic:
+        """The topic of a stream that was found earlier; `UnknownStream` if it is another one now.
+        The brokers are not asked if they were within `IDENTITY_S`."""
         known = self._known.get(stream.name)
         if known is None or time.monotonic() - known.seen_s > IDENTITY_S:
-            return self.current_now(stream, patience_s)
+            return self.confirm_now(stream, patience_s)
         return _same(known, stream)
 
-    def current_now(self, stream: StreamInfo, patience_s: float | None = None) -> Topic:
-        """The same as it is seen now."""
+    def confirm_now(self, stream: StreamInfo, patience_s: float | None = None) -> Topic:
+        """The same, and the brokers are always asked."""
         known = self._known.get(stream.name)
-        return _same(self._seen_again(stream.name, known, patience_s), stream)
+        return _same(self._look_again(stream.name, known, patience_s), stream)
 
-    def every(self) -> list[StreamInfo]:
+    def list_all(self) -> list[StreamInfo]:
         listed = self._admin.patiently(
             lambda admin: admin.list_topics(timeout=ASK_S), "listing topics"
         )
         topics = [topic for topic in listed.topics if self._name(topic) is not None]
-        seen = self._look(topics, half_made=False)
+        seen = self._look_up(topics, skip_half_made=True)
         return sorted((found.info for found in seen), key=lambda info: info.name)
 
     def delete(self, name: str) -> None:
         found = self.find(name)
         topic = found.name
-        admin, waited_s = self._admin.client, self._patience_s
-        deleted = admin.delete_topics([topic], request_timeout=waited_s)
-        self._ask(deleted[topic].result, name)
+        admin, timeout_s = self._admin.client, self._patience_s
+        deleted = admin.delete_topics([topic], request_timeout=timeout_s)
+        self._await_result(deleted[topic], name)
         with self._lock:
             self._known.pop(name, None)
-        self._until(lambda: not self._is_there(topic, found.info.id), f"deleting {name}")
+        self._wait_until(lambda: not self._exists(topic, found.info.id), f"deleting {name}")
         try:
             self._descriptions.forget(topic, found.info.id)
         except (AccessRefused, Retryable) as why:
             log.info("stream=%s: deleted; its description is left behind, unused: %s", name, why)
 
-    # Below
+    # Steps of these
 
-    def _is_there(self, topic: str, topic_id: int) -> bool:
-        """Others may have created another one of that name meanwhile."""
-        return topic_id in map(_id, self._described([topic]))
+    def _exists(self, topic: str, topic_id: int) -> bool:
+        """Whether the topic with that id exists; one of the same name may be another."""
+        return topic_id in map(_id, self._describe([topic]))
 
-    def _seen_again(self, name: str, known: Topic | None, patience_s: float | None) -> Topic:
-        """The same with its id looked at again; what cannot change is not asked for."""
+    def _look_again(self, name: str, known: Topic | None, patience_s: float | None) -> Topic:
+        """The topic with its id confirmed; what cannot change is not asked for again."""
         if known is None:
             return self.find(name)
         seen_s = time.monotonic()
-        described = self._described([known.name], patience_s)
+        described = self._describe([known.name], patience_s)
         if not described or _id(described[0]) != known.info.id:
             return self.find(name)
         if len(described[0].partitions) > len(known.info.shards):
-            # Whoever holds the stream goes on with the shards it had: said once.
+            # An open stream goes on with the shards that it had, so this is logged once.
             log.warning(
                 "stream=%s: has %d shards now; open it again to see those above %d",
                 name,
@@ -185,28 +196,28 @@ class Topics:
             self._known[name] = again
         return again
 
-    def _look(self, topics: Sequence[str], *, half_made: bool = True) -> list[Topic]:
-        """Those that are there; without `half_made`, those are left out of which it cannot be told
-        yet what they hold, else that is refused."""
+    def _look_up(self, topics: Sequence[str], *, skip_half_made: bool = False) -> list[Topic]:
+        """The topics that exist, with their descriptions. The description of a topic that is still
+        being created may not be known yet: such a topic is skipped, or else refused."""
         seen_s = time.monotonic()
-        described = self._described(topics)
+        described = self._describe(topics)
         if not described:
             return []
         self._descriptions.refresh()
-        configs = self._configs([found.name for found in described])
+        configs = self._describe_configs([found.name for found in described])
         seen = []
         for found in described:
             config = configs.get(found.name)
             name = self._name(found.name)
             if config is None or name is None:
                 continue  # deleted meanwhile
-            description = self._descriptions.of(found.name, _id(found), _mark(config))
+            description = self._descriptions.of(found.name, _id(found), _creator_tag(config))
             if description is not None:
                 seen.append(_topic(name, found, description, config, seen_s))
-            elif half_made:
+            elif not skip_half_made:
                 raise Unreachable(
-                    f"stream {name!r}: whoever creates it has not ended; try again, or with the "
-                    f"right DescribeConfigs on topic {found.name}"
+                    f"stream {name!r} is still being created; try again, or get the right "
+                    f"DescribeConfigs on topic {found.name}"
                 )
         with self._lock:
             self._known.update({topic.info.name: topic for topic in seen})
@@ -214,62 +225,62 @@ class Topics:
 
     def _create(self, spec: StreamSpec, new: NewTopic) -> None:
         try:
-            admin, waited_s = self._admin.client, self._patience_s
-            admin.create_topics([new], request_timeout=waited_s)[new.topic].result()
+            admin, timeout_s = self._admin.client, self._patience_s
+            admin.create_topics([new], request_timeout=timeout_s)[new.topic].result()
         except KafkaException as why:
             error = error_of(why)
-            told = " ".join(error.str().split())
+            text = " ".join(error.str().split())
             if error.code() == KafkaError.TOPIC_ALREADY_EXISTS:
-                raise StreamExists(f"stream {spec.name!r} exists already") from None
+                raise StreamExists.named(spec.name) from None
             if error.code() == KafkaError.TOPIC_EXCEPTION:
-                raise BadName(spec.name, f"Kafka refuses it: {told}") from None
+                raise BadName(spec.name, f"Kafka refuses it: {text}") from None
             if error.code() in (
                 KafkaError.POLICY_VIOLATION,
                 KafkaError.INVALID_CONFIG,
                 KafkaError.INVALID_PARTITIONS,
                 KafkaError.INVALID_REPLICATION_FACTOR,
             ):
-                raise BadSetting(f"stream {spec.name!r}: Kafka refuses it: {told}") from None
-            wrong = raised(why, self._clients.settings, f"creating {spec.name}")
+                raise BadSetting(f"stream {spec.name!r}: Kafka refuses it: {text}") from None
+            wrong = translated_exception(why, self._clients.settings, f"creating {spec.name}")
             if isinstance(wrong, Unreachable):
                 raise UnknownOutcome(
                     f"{wrong}; look whether it is there", withdrawn=False
                 ) from None
             raise wrong from None
 
-    def _settled(self, topic: str, partitions: int) -> int:
-        """The topic's id, once every partition has a leader that answers."""
+    def _await_leaders(self, topic: str, partitions: int) -> int:
+        """Wait until each partition has a leader that answers; the topic's id."""
         found: list[Any] = []
 
         def settled() -> bool:
-            found[:] = self._described([topic])
+            found[:] = self._describe([topic])
             led = found and all(p.leader is not None for p in found[0].partitions)
             if not led or len(found[0].partitions) != partitions:
                 return False
-            return min(self._offsets.ends([(topic, i) for i in range(partitions)])) >= 0
+            return min(self._offsets.ask_ends([(topic, i) for i in range(partitions)])) >= 0
 
-        self._until(settled, f"creating {topic}")
+        self._wait_until(settled, f"creating {topic}")
         return _id(found[0])
 
-    def _described(self, topics: Sequence[str], patience_s: float | None = None) -> list[Any]:
-        """Those of the topics that are there."""
+    def _describe(self, topics: Sequence[str], patience_s: float | None = None) -> list[Any]:
+        """Descriptions of the topics that exist, by the brokers."""
         if not topics:
             return []
 
         def ask(admin: AdminClient) -> list[Any]:
             futures = admin.describe_topics(TopicCollection(list(topics)), request_timeout=ASK_S)
-            return [found for found in map(_known, futures.values()) if found is not None]
+            return [found for found in map(_result, futures.values()) if found is not None]
 
         return self._admin.patiently(ask, "describing topics", patience_s)
 
-    def _configs(self, topics: Iterable[str]) -> dict[str, dict[str, str | None]]:
-        """The settings of those that are there; none of those whose settings may not be seen."""
+    def _describe_configs(self, topics: Iterable[str]) -> dict[str, dict[str, str | None]]:
+        """The settings of the topics that exist; an empty mapping where they may not be seen."""
         resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
 
         def ask(admin: AdminClient) -> dict[str, dict[str, str | None]]:
             futures = admin.describe_configs(resources, request_timeout=ASK_S)
             found = {
-                resource.name: self._seen_config(resource.name, future)
+                resource.name: self._config_or_hidden(resource.name, future)
                 for resource, future in futures.items()
             }
             return {
@@ -280,32 +291,32 @@ class Topics:
 
         return self._admin.patiently(ask, "describing the settings of topics")
 
-    def _seen_config(self, topic: str, future: Any) -> Any:
+    def _config_or_hidden(self, topic: str, future: Any) -> Any:
         try:
-            return _known(future)
+            return _result(future)
         except KafkaException as why:
             if error_of(why).code() != KafkaError.TOPIC_AUTHORIZATION_FAILED:
                 raise
-        if not self._told_hidden:
-            self._told_hidden = True
+        if not self._logged_hidden:
+            self._logged_hidden = True
             log.info(
-                "topic=%s: its settings may not be seen (DescribeConfigs): retention is unknown, "
-                "records of up to 1 MiB are taken",
+                "topic=%s: this user may not see its settings (DescribeConfigs): retention is "
+                "unknown, records of up to 1 MiB are taken",
                 topic,
             )
         return {}
 
-    def _ask(self, ask: Callable[[], Any], name: str) -> None:
+    def _await_result(self, future: Any, name: str) -> None:
         try:
-            ask()
+            future.result()
         except KafkaException as why:
             error = error_of(why)
             if error.code() in UNKNOWN_TOPIC:
                 raise UnknownStream(name) from None
             raise translated(error, self._clients.settings, f"stream {name}") from None
 
-    def _until(self, condition: Callable[[], bool], doing: str) -> None:
-        """Wait for what the controller has decided and brokers learn a moment later."""
+    def _wait_until(self, condition: Callable[[], bool], doing: str) -> None:
+        """Wait until the brokers have learned what the controller has decided."""
         until_s = time.monotonic() + self._patience_s
         waiting = threading.Event()
         while not condition():
@@ -315,7 +326,7 @@ class Topics:
             waiting.wait(_SETTLE_S)
 
     def _name(self, topic: str) -> str | None:
-        """The stream that a topic is, None if it is none of this hub's."""
+        """The name of the stream that a topic is; None if it is no stream of this hub."""
         if not topic.startswith(self._prefix) or _is_hidden(topic):
             return None
         try:
@@ -359,12 +370,12 @@ def _topic(
     return Topic(found.name, info, most, compacted, seen_s)
 
 
-def _mark(config: Mapping[str, str | None]) -> int | None:
-    """Of whoever created the topic, 0 if it has none, None if its settings may not be seen."""
+def _creator_tag(config: Mapping[str, str | None]) -> int | None:
+    """The creator tag of a topic; 0 if it has none, None if its settings may not be seen."""
     if not config:
         return None
-    found = _FAR_MS - int(config.get(_MARKED) or 0)
-    return found if 0 < found < _MARKS else 0
+    found = _FAR_MS - int(config.get(_TAG_SETTING) or 0)
+    return found if 0 < found < _TAGS else 0
 
 
 def _id(described: Any) -> int:
@@ -372,8 +383,8 @@ def _id(described: Any) -> int:
     return int(found) & _ID_MASK
 
 
-def _known(future: Any) -> Any:
-    """What was asked for, None for a topic that is not there."""
+def _result(future: Any) -> Any:
+    """What a future was made for; None if the topic does not exist."""
     try:
         return future.result()
     except KafkaException as why:
@@ -382,14 +393,14 @@ def _known(future: Any) -> Any:
         raise
 
 
-def _config(spec: StreamSpec, mark: int) -> dict[str, str]:
+def _config(spec: StreamSpec, creator_tag: int) -> dict[str, str]:
     return {
         "retention.ms": "-1" if spec.retention_s is None else str(round(spec.retention_s * 1000)),
         "retention.bytes": "-1" if spec.retention_bytes is None else str(spec.retention_bytes),
         "max.message.bytes": str(MESSAGE_BYTES_MAX),
-        # A record's timestamp is what its writer says, however far away: a mark takes away nothing
-        # that can be told from it, and this is the one setting with room for one.
-        _MARKED: str(_FAR_MS - mark),
+        # A writer may give any timestamp, so this limit lies in the far future. Subtracting the
+        # creator tag changes nothing that matters, and no other setting has room for it.
+        _TAG_SETTING: str(_FAR_MS - creator_tag),
         "message.timestamp.type": "CreateTime",
         "cleanup.policy": "delete",
     }
