@@ -16,9 +16,13 @@ import headrace
 from headrace.backends.memory import MemoryBackend
 from headrace.consumers.consumer import Consumer
 from headrace.consumers.reader import Limits
+from headrace.consumers.settings import ConsumerSettings
+from headrace.core.groups.allocators import named
 from headrace.core.model import Record, ShardId
 from headrace.core.ports import Backend, Begin, Commit, End, Grant, GrantNews, Lease, Lost
 from headrace.core.store_keys import epoch_token
+from headrace.groups.member_settings import MemberSettings
+from headrace.groups.subscription import Subscription
 from headrace.hub.hub import Hub
 from headrace.testing.children import until
 from headrace.testing.contracts.consumer_tools import Worker, checkpoints, filled, offsets, taken
@@ -75,12 +79,13 @@ class Scripted:
 
 
 def consuming(backend: Backend, membership: Scripted) -> Consumer:
-    return Consumer(
-        backend,
-        membership,
+    settings = ConsumerSettings(
+        subscription=Subscription(STREAM),
         name="ann",
-        group="billing",
-        named=[STREAM],
+        member=MemberSettings(
+            group="billing", name="ann", allocator=named("balanced"), session_s=3, heartbeat_s=1
+        ),
+        shards=None,
         limits=Limits(256, 256, 2**20, 1, 0.5),
         start="earliest",
         decode=None,
@@ -90,6 +95,7 @@ def consuming(backend: Backend, membership: Scripted) -> Consumer:
         on_grant=None,
         on_revoke=None,
     )
+    return Consumer(backend, membership, settings)
 
 
 def test_what_begins_and_ends_at_once_is_let_go(hub: Hub, backend: MemoryBackend) -> None:
