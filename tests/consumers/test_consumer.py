@@ -14,10 +14,15 @@ import pytest
 
 import headrace
 from headrace.backends.memory import MemoryBackend
+from headrace.backends.opening import in_one_place
 from headrace.consumers.consumer import Consumer
 from headrace.consumers.reader import Limits
+from headrace.consumers.settings import ConsumerSettings
+from headrace.core.groups.allocators import named
+from headrace.core.groups.member_settings import MemberSettings
+from headrace.core.groups.subscription import Subscription
 from headrace.core.model import Record, ShardId
-from headrace.core.ports import Backend, Begin, Commit, End, Grant, GrantNews, Lease, Lost
+from headrace.core.ports import Begin, Commit, End, Grant, GrantNews, Lease, Log, Lost
 from headrace.core.store_keys import epoch_token
 from headrace.hub.hub import Hub
 from headrace.testing.children import until
@@ -34,7 +39,7 @@ def backend() -> MemoryBackend:
 
 @pytest.fixture
 def hub(backend: MemoryBackend) -> Iterator[Hub]:
-    with Hub(backend) as hub:
+    with Hub(in_one_place(backend)) as hub:
         yield hub
 
 
@@ -74,13 +79,14 @@ class Scripted:
         pass
 
 
-def consuming(backend: Backend, membership: Scripted) -> Consumer:
-    return Consumer(
-        backend,
-        membership,
+def consuming(backend: Log, membership: Scripted) -> Consumer:
+    settings = ConsumerSettings(
+        subscription=Subscription(STREAM),
         name="ann",
-        group="billing",
-        named=[STREAM],
+        member=MemberSettings(
+            group="billing", name="ann", allocator=named("balanced"), session_s=3, heartbeat_s=1
+        ),
+        shards=None,
         limits=Limits(256, 256, 2**20, 1, 0.5),
         start="earliest",
         decode=None,
@@ -90,6 +96,7 @@ def consuming(backend: Backend, membership: Scripted) -> Consumer:
         on_grant=None,
         on_revoke=None,
     )
+    return Consumer(backend, membership, settings)
 
 
 def test_what_begins_and_ends_at_once_is_let_go(hub: Hub, backend: MemoryBackend) -> None:

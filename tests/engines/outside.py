@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from headrace.backends.lmdb.backend import LmdbBackend
+from headrace.backends.opening import in_one_place
 from headrace.hub.run import Running, start
 from headrace.testing.contracts.backend_under_test import Opening
 from headrace.testing.contracts.engine.engine_under_test import Arm, AtWork, Engine
@@ -22,7 +23,7 @@ class Outside(AtWork):
 
     @pytest.fixture
     def opening(self, tmp_path: Path) -> Opening:
-        return lambda: LmdbBackend(tmp_path / "hub")
+        return lambda: in_one_place(LmdbBackend(tmp_path / "hub"))
 
     @pytest.fixture
     def engine(self, where: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Engine:

@@ -26,6 +26,7 @@ from headrace.engines.engine import Progress as Seen
 from headrace.engines.lane_server import GREETINGS_MAX, LaneServer
 from headrace.lanes.protocol import Ask, Close, Cut, Failed, Judged, Progress, Report, Work
 from headrace.replica.dispatcher import Dispatcher
+from headrace.replica.duty_record import DutyRecord
 from headrace.testing.children import until
 
 DUTY = Duty("bill", ShardId("orders", 0))
@@ -59,10 +60,8 @@ def board(dispatcher: Dispatcher, request: pytest.FixtureRequest) -> Iterator[La
 def begin(dispatcher: Dispatcher, end: int = 10) -> None:
     with headrace.open("memory:") as hub:
         stream = hub.create_stream("orders", shards=1).info
-    dispatcher.begin(
-        DUTY, Grant("bill", stream, 0, b"1"), 0, end, Attempts(),
-        parked_s=None, most=0, careful_to=0, calls=False,
-    )  # fmt: skip
+    record = DutyRecord(Grant("bill", stream, 0, b"1"), Attempts())
+    dispatcher.begin(DUTY, record, 0, end)
 
 
 def call(board: LaneServer, lane: int = 0) -> Connection:

@@ -8,6 +8,7 @@ import pytest
 
 from headrace.backends.lmdb.backend import LmdbBackend
 from headrace.backends.memory import MemoryBackend
+from headrace.backends.opening import in_one_place
 from headrace.hub.run import start
 from headrace.testing.contracts.backend_under_test import Opening
 from headrace.testing.contracts.engine.all import EngineContract
@@ -20,7 +21,7 @@ from headrace.testing.contracts.engine.state import StateContract
 class TestThreads(EngineContract):
     @pytest.fixture
     def opening(self) -> Opening:
-        return MemoryBackend
+        return lambda: in_one_place(MemoryBackend())
 
     @pytest.fixture
     def engine(self) -> Engine:
@@ -36,7 +37,7 @@ class TestThreadsOnLmdb(ExactlyOnceContract, StateContract, DyingContract):
 
     @pytest.fixture
     def opening(self, place: Path) -> Opening:
-        return lambda: LmdbBackend(place)
+        return lambda: in_one_place(LmdbBackend(place))
 
     @pytest.fixture
     def engine(self) -> Engine:

@@ -1,4 +1,4 @@
-"""A granted shard in a consumer's hands: where it reads, what it has read ahead, what is done."""
+"""A shard that a consumer holds: where it is read, what is read ahead, what is done."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from headrace.core.ports import Grant, ReadResult
 from headrace.core.records.batch import Batch
 
 TURN_S = 0.05
-"""About so long one shard's records are handed out before it is another shard's turn."""
+"""About how long the records of one shard are handed out before another shard has its turn."""
 
 STRIDE_S = 0.001
+"""About how long the records of one stride take."""
 STRIDE_MAX = 128
 FIRST_TURN = 16
+"""Records of the first turn, when it is not known yet how long they take."""
 
 
 class Handout:
@@ -71,52 +73,58 @@ class Handout:
 
 
 class HeldShard:
-    """Touched under the lock of `Hands` only."""
+    """One granted shard: where it is read, what is read ahead, what is done.
+
+    `HeldShards` changes it under its lock, and so does the reader that `HeldShards` calls. Others
+    look at `grant` and `shard` only, which never change."""
 
     def __init__(self, grant: Grant, start: int) -> None:
         self.grant = grant
         self.shard = ShardId(grant.stream.name, grant.shard)
         self.at = start
-        """Where the log is read next."""
-        self.more = True
+        """The offset at which the log is read next."""
+        self.has_more = True
         """There may be something to read there."""
-        self.marks = HandedOut(start)
+        self.handed_out = HandedOut(start)
         self.ending_s: float | None = None
-        """When it is let go at the latest; None while it is held."""
-        self.told_end = False
-        """Its user knows that it ends."""
-        self.told_finished = False
-        """The group knows that it is read to its closed end."""
+        """When the shard is let go at the latest; None while it is held."""
+        self.is_end_told = False
+        """The user knows that the shard ends."""
+        self.is_finish_told = False
+        """The group knows that the shard is closed, and committed to its end."""
         self.few_since_s: float | None = None
         """Since when there are records to read, but too few."""
         self._ahead: deque[Batch] = deque()
         self._row = 0
-        self._flying: deque[tuple[int, int, int]] = deque()
+        """The row of the first batch read ahead that is handed out next."""
+        self._open_reads: deque[tuple[int, int, int]] = deque()
         """Next offset, records and bytes of each read that is not done as a whole."""
         self._turn = FIRST_TURN
 
     @property
-    def ahead(self) -> bool:
+    def is_ahead(self) -> bool:
         """Whether something is read and not handed out."""
         return bool(self._ahead)
 
     def room(self, records_max: int, bytes_max: int) -> tuple[int, int]:
-        """How many records and bytes may be read, of so many in all that are not done."""
-        while self._flying and self._flying[0][0] <= self.marks.next:
-            self._flying.popleft()
-        records = sum(flying[1] for flying in self._flying)
-        nbytes = sum(flying[2] for flying in self._flying)
+        """How many records and bytes may be read, if no more than these may be open."""
+        reads = self._open_reads
+        while reads and reads[0][0] <= self.handed_out.next:
+            reads.popleft()
+        records = sum(read[1] for read in reads)
+        nbytes = sum(read[2] for read in reads)
         return records_max - records, bytes_max - nbytes
 
     def take_in(self, reading: ReadResult) -> None:
+        """Keep what was read until it is handed out."""
         self.at = reading.next
         self.few_since_s = None
         self._ahead.extend(reading.batches)
         records = sum(len(batch) for batch in reading.batches)
         nbytes = sum(batch.nbytes for batch in reading.batches)
-        self._flying.append((reading.next, records, nbytes))
+        self._open_reads.append((reading.next, records, nbytes))
 
-    def piece(self, records_max: int) -> Handout:
+    def next_handout(self, records_max: int) -> Handout:
         """The next records, all of one batch."""
         batch, begin = self._ahead[0], self._row
         end = min(begin + records_max, len(batch))
@@ -129,30 +137,32 @@ class HeldShard:
         return Handout(self, batch, begin, end, behind)
 
     def go_on_at(self, offset: int) -> None:
-        """Read there next. What was read ahead is dropped, or was never there."""
+        """Read at this offset next. What was read ahead is dropped, or was never there."""
         self.at = offset
-        self.more = True
+        self.has_more = True
         self._ahead.clear()
         self._row = 0
-        unread = [flying for flying in self._flying if flying[0] > offset]
+        reads = self._open_reads
+        unread = [read for read in reads if read[0] > offset]
         if unread:
-            # Of the first of them something was handed out: it counts until that is done.
-            while self._flying and self._flying[-1][0] > offset:
-                self._flying.pop()
-            self._flying.append((offset, *unread[0][1:]))
+            # Of the first of these reads something was handed out: it counts until that is done.
+            while reads and reads[-1][0] > offset:
+                reads.pop()
+            reads.append((offset, *unread[0][1:]))
 
     @property
     def turn(self) -> int:
-        """How many records are handed out before it is another shard's turn."""
+        """How many records are handed out before another shard has its turn."""
         return self._turn
 
     @property
     def stride(self) -> int:
-        """After so many, at the pace of now, another look whether it may still be worked on: one
-        by one, unless many take no longer than a millisecond."""
+        """How many records are handed out between two looks at the lease: one, unless many take no
+        longer than a millisecond at the pace of now."""
         return min(max(int(self._turn * STRIDE_S / TURN_S), 1), STRIDE_MAX)
 
     def took(self, records: int, seconds: float) -> None:
-        """So long it took to work through so many: the next turn fits, and grows slowly."""
+        """The user worked this long on this many records: the next turn fits that, and grows
+        slowly."""
         fitting = int(records * TURN_S / max(seconds, 1e-6))
         self._turn = max(1, min(fitting, self._turn * 2))

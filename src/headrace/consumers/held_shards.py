@@ -1,7 +1,7 @@
-"""What a consumer has in its hands: its shards, the piece being worked on, and what is done.
+"""The shards that a consumer holds, the handout being worked on, and what is done of it all.
 
-Two threads meet here: the one that works on records, and the keeper that hears what is granted and
-must be let go. No I/O happens in here.
+Two threads meet here: the *worker*, which is the user's thread that asks for records, and the
+*keeper*, which hears what is granted and lets go of what must go.
 """
 
 from __future__ import annotations
@@ -9,315 +9,397 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from headrace.consumers.current_handout import CurrentHandout
 from headrace.consumers.held_shard import Handout, HeldShard
-from headrace.core.errors import Fenced
+from headrace.consumers.unstored import UnstoredRecords
+from headrace.core.errors import BadSetting, Fenced
 from headrace.core.groups.checkpoint import HandedOut
-from headrace.core.model import Bounds, Record, ShardId, Slice
-from headrace.core.ports import Grant
+from headrace.core.model import Record, ShardId, Slice
+from headrace.core.ports import Commit, Grant
+from headrace.process.wakeup import Wakeup
 
 log = logging.getLogger("headrace")
 
-
-UNSTORED_TOLD = 100
-"""So many shards with records that were not stored are remembered until somebody commits."""
+_ALL = 2**31
 
 
 class Uncommitted(NamedTuple):
     """What is done in a shard and not stored."""
 
-    holding: HeldShard
+    held: HeldShard
     done: Slice
+
+    @property
+    def commit(self) -> Commit:
+        return Commit(grant=self.held.grant, done=self.done)
+
+
+class HeldNews(NamedTuple):
+    """What the user is to be told, in the user's own thread."""
+
+    begun: list[ShardId]
+    lost: list[ShardId]
+    ending: list[HeldShard]
 
 
 class HeldShards:
-    def __init__(self, *, auto_mark: bool, tells_ends: bool) -> None:
+    """Everything here is done by calling a method, from any thread: each takes the lock itself.
+
+    A `HeldShard` that a method returns is a name for later calls."""
+
+    def __init__(
+        self, *, auto_mark: bool, tells_ends: bool, wake_keeper: Callable[[], None]
+    ) -> None:
+        """``tells_ends``: the user wants to hear of a shard's end before the shard goes."""
         # Entered as a lock, never as a condition: a signal handler may interrupt its owner.
-        self.lock = threading.RLock()
-        self.holdings: dict[ShardId, HeldShard] = {}
-        self.paused: set[ShardId] = set()
-        self.piece: Handout | None = None
-        """What is being worked on."""
-        self.begun: list[ShardId] = []
-        """Granted, and the user does not know yet."""
-        self.lost: list[ShardId] = []
-        """Lost, and the user does not know yet."""
-        self.failure: BaseException | None = None
-        """Why there will be no more records."""
-        self.ending = False
-        """No more records shall be handed out."""
-        self.awaits_marks = not auto_mark
-        """What ends waits for marks that others may still give."""
+        self._lock = threading.RLock()
         self._auto_mark = auto_mark
         self._tells_ends = tells_ends
+        self._wake_keeper = wake_keeper
+        self._worker_wakeup = Wakeup()
+        self._held: dict[ShardId, HeldShard] = {}
         self._order: deque[ShardId] = deque()
-        self._unstored: dict[HeldShard, Bounds] = {}
-        """What was handed out and could not be committed any more."""
+        """The shards that are held, the one that has waited longest for its turn first."""
+        self._paused: set[ShardId] = set()
+        self._current = CurrentHandout(auto_mark=auto_mark)
+        self._untold_begun: list[ShardId] = []
+        self._untold_lost: list[ShardId] = []
+        self._unstored = UnstoredRecords()
+        self._awaits_marks = not auto_mark
+        """A shard that ends waits for marks that the user may still set."""
+        self._is_ending = False
+        self._failure: BaseException | None = None
 
-    # The keeper's side
+    # For both
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why there will be no more records, if that was a failure."""
+        return self._failure
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether no more records shall be handed out."""
+        return self._is_ending
+
+    def granted(self) -> list[ShardId]:
+        """The shards that are held, without those that shall end."""
+        with self._lock:
+            return sorted(held.shard for held in self._held.values() if held.ending_s is None)
+
+    def streams(self) -> set[str]:
+        """The streams of the shards that are held."""
+        with self._lock:
+            return {shard.stream for shard in self._held}
+
+    # For the keeper
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all shards are let go, and no other will come."""
+        return self._is_ending and not self._held
 
     def begin(self, grant: Grant, start: int) -> None:
-        holding = HeldShard(grant, start)
-        with self.lock:
-            if holding.shard not in self.holdings:
-                self._order.append(holding.shard)
-                self.begun.append(holding.shard)
-            self.holdings[holding.shard] = holding
+        held = HeldShard(grant, start)
+        with self._lock:
+            if held.shard not in self._held:
+                self._order.append(held.shard)
+                self._untold_begun.append(held.shard)
+            self._held[held.shard] = held
+        self._worker_wakeup.ring()
 
     def end(self, grant: Grant, until_s: float) -> None:
-        """Let it go by then; what is being worked on may be finished."""
-        with self.lock:
-            holding = self._under(grant)
-            if holding is not None:
-                self._end(holding, until_s)
+        """Let the shard go by then; the user may finish the record in hand."""
+        with self._lock:
+            held = self._under(grant)
+            if held is not None:
+                self._end(held, until_s)
+        self._worker_wakeup.ring()
 
-    def end_all(self, until_s: float) -> None:
-        with self.lock:
-            self.ending = True
-            for holding in self.holdings.values():
-                self._end(holding, until_s)
+    def end_all(self, until_s: float, failure: BaseException | None = None) -> None:
+        """Let all shards go by then, and hand out nothing more."""
+        with self._lock:
+            if failure is not None:
+                self._failure = failure
+            self._is_ending = True
+            for held in self._held.values():
+                self._end(held, until_s)
+        self._worker_wakeup.ring()
 
     def lose(self, grant: Grant) -> None:
-        """It is lost, with all that is not committed."""
-        with self.lock:
-            holding = self._under(grant)
-            if holding is None:
-                return
-            self._cut(holding)
-            self._remove(holding)
+        """The shard is lost, with all that is not committed."""
+        with self._lock:
+            held = self._under(grant)
+            if held is not None:
+                self._cut(held)
+                self._remove(held)
+        self._worker_wakeup.ring()
 
     def ready_to_go(self, now_s: float) -> list[HeldShard]:
-        """What can be let go now: nobody works on it, or it cannot be waited for any longer."""
-        with self.lock:
+        """The ending shards that can be let go: the user has finished, or there is no more time."""
+        with self._lock:
             return [
-                holding
-                for holding in self.holdings.values()
-                if holding.ending_s is not None
-                and (now_s >= holding.ending_s or self._is_idle(holding))
+                held
+                for held in self._held.values()
+                if held.ending_s is not None and (now_s >= held.ending_s or self._is_idle(held))
             ]
 
-    def let_go(self, holding: HeldShard, now_s: float) -> bool:
-        """Whether it is let go: not while what is done can still be committed in time."""
-        with self.lock:
-            late = holding.ending_s is not None and now_s >= holding.ending_s
-            if not late and holding.marks.next > holding.marks.committed:
-                return False
-            handed = self._handed(holding)
-            if late and handed > holding.marks.committed:
-                log.warning(
-                    "%s: let go, records %d to %d come again: not done, or not committed, in time",
-                    holding.shard, holding.marks.committed, handed - 1,
-                )  # fmt: skip
-            self._remove(holding)
-            return True
-
-    def holdings_now(self) -> list[HeldShard]:
-        with self.lock:
-            return list(self.holdings.values())
-
-    def uncommitted(self, holdings: Sequence[HeldShard], now_s: float) -> list[Uncommitted]:
-        """What is done in these and not stored."""
-        with self.lock:
-            self._note(now_s)
-            return [
-                Uncommitted(
-                    holding,
-                    Slice(*holding.shard, holding.marks.committed, holding.marks.next),
-                )
-                for holding in holdings
-                if holding.marks.next > holding.marks.committed
-            ]
+    def let_go(self, ready: Sequence[HeldShard], now_s: float) -> list[Grant]:
+        """Let go of these, but not of a shard in which what is done can still be committed in time;
+        the grants of those that went."""
+        with self._lock:
+            return [held.grant for held in ready if self._let_go(held, now_s)]
 
     def is_due(self, now_s: float, every_s: float) -> bool:
-        """Whether something done has waited so long to be stored."""
-        with self.lock:
-            self._note(now_s)
-            return any(h.marks.due(now_s, every_s) for h in self.holdings.values())
+        """Whether something done has waited this long to be stored."""
+        with self._lock:
+            self._current.note_done(now_s)
+            return any(held.handed_out.due(now_s, every_s) for held in self._held.values())
+
+    def uncommitted(
+        self, now_s: float, among: Sequence[HeldShard] | None = None
+    ) -> list[Uncommitted]:
+        """What is done and not stored, in these shards or in all."""
+        with self._lock:
+            self._current.note_done(now_s)
+            return [
+                Uncommitted(held, Slice(*held.shard, handed.committed, handed.next))
+                for held in (self._held.values() if among is None else among)
+                if (handed := held.handed_out).next > handed.committed
+            ]
 
     def stored(self, what: Uncommitted, now_s: float) -> None:
-        end = what.done.end
-        with self.lock:
-            what.holding.marks.commit(end, now_s)
-            left = self._unstored.pop(what.holding, None)
-            if left is not None and end < left.end:
-                self._unstored[what.holding] = Bounds(end, left.end)
-
-    def fenced(self) -> Fenced | None:
-        """What was handed out since the last question and is another's now, not committed."""
-        with self.lock:
-            lost, self._unstored = self._unstored, {}
-        for holding, (start, end) in lost.items():
-            others = f", and some of {len(lost) - 1} other shards" if len(lost) > 1 else ""
-            outcome = (
-                f"records {start} to {end - 1}{others} were not committed and come again; "
-                "all else that is done is stored"
-            )
-            return Fenced(holding.grant.group, *holding.shard, outcome)
-        return None
+        """It is committed."""
+        with self._lock:
+            what.held.handed_out.commit(what.done.end, now_s)
+            self._unstored.stored(what.held, what.done.end)
 
     def refused(self, what: Uncommitted) -> None:
-        """It will never be stored: the shard is another's, and is let go."""
-        with self.lock:
-            handed = self._handed(what.holding)
-            self.forsake(what.holding)
-            self._unstored[what.holding] = Bounds(what.done.start, handed)
+        """It will never be committed: the shard is another member's by now, and is let go."""
+        with self._lock:
+            handed_out_to = self._current.handed_out_to(what.held)
+            self._drop_shard(what.held)
+            self._unstored.add(what.held, what.done.start, handed_out_to)
 
-    # The worker's side
+    def drop(self, what: Uncommitted) -> None:
+        """It has nowhere to be committed to, for its stream was deleted: the shard is let go."""
+        with self._lock:
+            self._drop_shard(what.held)
 
-    def settle(self, now_s: float, took_s: float) -> None:
-        """The next record was asked for: with automatic marks, what was handed out is done."""
-        piece = self.piece
-        if piece is None:
-            return
-        self._note(now_s, piece.given)
-        if piece.given >= piece.end:
-            piece.holding.took(piece.given - piece.begin, took_s)
-            self.piece = None
-        elif piece.is_cut:
-            self.drop(now_s)
+    def unfinished(self) -> list[HeldShard]:
+        """The shards of which the group does not know that they are committed to a closed end."""
+        with self._lock:
+            return [held for held in self._held.values() if not held.is_finish_told]
 
-    def abandon(self, now_s: float) -> None:
-        """Nobody will ask for more, or mark anything."""
-        with self.lock:
-            self.drop(now_s)
-            self.awaits_marks = False
+    def finish(self, held: HeldShard, end: int) -> bool:
+        """Whether a closed shard is committed to its end: then it is unfinished no more."""
+        with self._lock:
+            held.is_finish_told = held.handed_out.committed >= end
+            return held.is_finish_told
 
-    def start_again(self, now_s: float) -> None:
+    def wake_worker(self) -> None:
+        self._worker_wakeup.ring()
+
+    # For the worker
+
+    def wait_for_change(self, timeout_s: float) -> bool:
+        """Whether a shard came or went, or something was marked, before the time was over."""
+        return self._worker_wakeup.wait(timeout_s)
+
+    @property
+    def handout(self) -> Handout | None:
+        """What is being worked on."""
+        return self._current.handout
+
+    def settle(self, now_s: float) -> Handout | None:
+        """The user asks for the next record: with automatic marks, what was handed out is done.
+        What is left of the handout; None if nothing is. A failure is raised."""
+        if self._failure is not None:
+            raise self._failure
+        current = self._current
+        handout = current.handout
+        if handout is None:
+            return None
+        with self._lock:
+            current.settle(now_s)
+        if handout.holding.ending_s is not None:
+            self._wake_keeper()
+        return current.handout
+
+    def hand_out(
+        self, find: Callable[[Sequence[HeldShard]], HeldShard | None], now_s: float, *, whole: bool
+    ) -> Handout | None:
+        """The next handout, of the shard that ``find`` chooses. ``find`` is given the shards that
+        may be read, the one that has waited longest first. It reads under the lock, so that no
+        shard goes meanwhile.
+
+        A handout is as long as a turn, and with ``whole`` as long as the batch: so it is too where
+        no other shard waits for its turn."""
+        with self._lock:
+            turns = self._in_turn()
+            held = find(turns)
+            if held is None:
+                return None
+            self._order.remove(held.shard)
+            self._order.append(held.shard)
+            records_max = _ALL if whole or len(turns) == 1 else held.turn
+            return self._current.take(held, records_max, now_s)
+
+    def hand_out_again(self, now_s: float) -> None:
         """A loop was left in the middle, and another begins: what is not done is handed out again,
         but not if marks may still come for it."""
-        with self.lock:
-            piece = self.piece
-            if piece is None or not piece.is_looped:
-                return
-            self.drop(now_s)
-            if self._auto_mark:
-                not_done = max(piece.holding.marks.next, piece.offset(piece.begin))
-                piece.holding.marks.take_back(not_done)
-                piece.holding.go_on_at(not_done)
+        with self._lock:
+            self._current.give_again(now_s)
 
-    def drop(self, now_s: float) -> None:
-        """Nothing is worked on any more; what was not handed out never will be."""
-        self._note(now_s)
-        piece, self.piece = self.piece, None
-        if piece is not None:
-            piece.cut()
-            rest = piece.offset(piece.given)
-            piece.holding.marks.take_back(rest)
-            piece.holding.go_on_at(rest)
+    def take_news(self) -> HeldNews:
+        """What the user does not know yet. `tell_ended` is called when the user has been told."""
+        with self._lock:
+            begun, self._untold_begun = self._untold_begun, []
+            lost, self._untold_lost = self._untold_lost, []
+            return HeldNews(begun, lost, self._untold_ends())
 
-    def in_turn(self) -> list[HeldShard]:
-        """The shards that may be read, the one that has waited longest first."""
-        return [
-            holding
-            for shard in self._order
-            if shard not in self.paused and (holding := self.holdings[shard]).ending_s is None
-        ]
+    def tell_ended(self, ending: Sequence[HeldShard]) -> None:
+        """The user knows that these shards end: they may go."""
+        with self._lock:
+            for held in ending:
+                held.is_end_told = True
+        if ending:
+            self._wake_keeper()
 
-    def take(self, holding: HeldShard, records_max: int) -> Handout:
-        """Hand out what was read ahead."""
-        self._order.remove(holding.shard)
-        self._order.append(holding.shard)
-        self.piece = piece = holding.piece(records_max)
-        marks = holding.marks
-        first = piece.offset(piece.begin)
-        if marks.given < first:
-            marks.done(marks.give(first)[0], 0.0)  # there is nothing between
-        if self._auto_mark:
-            marks.give(piece.next)
-        else:
-            for row in range(piece.begin, piece.end):
-                marks.give(piece.offset(row + 1))
-        return piece
+    @property
+    def is_end_told(self) -> bool:
+        """Whether all shards shall end, and the user knows of each."""
+        with self._lock:
+            return self._is_ending and not self._untold_ends()
+
+    def abandon(self, now_s: float) -> None:
+        """The user will neither ask for more nor mark anything."""
+        with self._lock:
+            self._current.drop(now_s)
+            self._awaits_marks = False
+
+    # For the user, from any thread
 
     def mark(self, record: Record, now_s: float) -> None:
-        """The record is done; of a shard that is held no more, nothing."""
-        with self.lock:
-            holding = self.holdings.get(ShardId(record.stream, record.shard))
-            if holding is None:
+        """The record is done. Nothing happens if its shard is held no more."""
+        with self._lock:
+            held = self._held.get(ShardId(record.stream, record.shard))
+            if held is None:
                 return
             if self._auto_mark:
-                # Of an earlier grant, it may lie beyond what was handed out under this one.
-                to = min(record.offset + 1, self._handed(holding))
-                holding.marks.done_to(to, now_s)
+                # A record of an earlier grant may lie beyond what was handed out under this one.
+                to = min(record.offset + 1, self._current.handed_out_to(held))
+                held.handed_out.done_to(to, now_s)
             else:
-                holding.marks.done(record.offset, now_s)
+                held.handed_out.done(record.offset, now_s)
 
-    def pause(self, holding: HeldShard) -> None:
-        with self.lock:
-            self.paused.add(holding.shard)
-            self._cut(holding)
+    def mark_handed_out(self, now_s: float) -> None:
+        """With automatic marks: all that was handed out is done, the record in hand too."""
+        with self._lock:
+            self._current.mark_handed_out(now_s)
 
-    def forsake(self, holding: HeldShard) -> None:
-        """Nothing of it is to be committed any more: it goes at once."""
-        with self.lock:
-            if self.piece is not None and self.piece.holding is holding:
-                self.drop(0.0)
-            holding.marks = HandedOut(holding.marks.committed)
-            self._end(holding, 0.0)
-            holding.ending_s = 0.0
+    def fenced(self) -> Fenced | None:
+        """The records that were handed out since the last call and are another member's now, not
+        committed; None if there are none."""
+        with self._lock:
+            return self._unstored.take()
 
-    def mark_given(self, now_s: float) -> None:
-        """With automatic marks: all that was handed out is done, the last of it too."""
-        with self.lock:
-            if self._auto_mark and self.piece is not None:
-                self._note(now_s, self.piece.given)
+    def pause(self, shard: ShardId) -> None:
+        """Hand out no more of a shard, which stays held."""
+        with self._lock:
+            held = self._granted(shard)
+            self._paused.add(shard)
+            self._cut(held)
 
-    def ends_to_tell(self) -> list[HeldShard]:
-        with self.lock:
-            return [h for h in self.holdings.values() if h.ending_s is not None and not h.told_end]
+    def resume(self, shard: ShardId) -> None:
+        with self._lock:
+            self._paused.discard(shard)
+        self._worker_wakeup.ring()
 
-    # Below
+    def move(self, shard: ShardId, move: Callable[[Grant], None]) -> None:
+        """Have ``move`` move the checkpoint of a shard, then let the shard go: its new grant begins
+        there. Moved under the lock, so that the shard does not go meanwhile."""
+        with self._lock:
+            held = self._granted(shard)
+            move(held.grant)
+            self._drop_shard(held)
+        self._wake_keeper()
+
+    # Below: under the lock
 
     def _under(self, grant: Grant) -> HeldShard | None:
-        found = self.holdings.get(ShardId(grant.stream.name, grant.shard))
+        found = self._held.get(ShardId(grant.stream.name, grant.shard))
         return found if found is not None and found.grant.token == grant.token else None
 
-    def _end(self, holding: HeldShard, until_s: float) -> None:
-        if holding.ending_s is None:
-            holding.ending_s = until_s
-            if self._tells_ends and self.piece is not None:
-                self.piece.cut()  # of whatever shard: its user is to be told, and comes for more
-            self._cut(holding)
+    def _granted(self, shard: ShardId) -> HeldShard:
+        found = self._held.get(shard)
+        if found is None or found.ending_s is not None:
+            others = ", ".join(map(str, self.granted())) or "none"
+            raise BadSetting(f"{shard} is not held by this consumer now: it holds {others}")
+        return found
 
-    def _cut(self, holding: HeldShard) -> None:
-        if self.piece is not None and self.piece.holding is holding:
-            self.piece.cut()
+    def _in_turn(self) -> list[HeldShard]:
+        return [
+            held
+            for shard in self._order
+            if shard not in self._paused and (held := self._held[shard]).ending_s is None
+        ]
 
-    def _handed(self, holding: HeldShard) -> int:
-        """The offset behind what was handed out."""
-        piece = self.piece
-        if piece is not None and piece.holding is holding:
-            return piece.offset(piece.given)
-        return holding.marks.given
+    def _drop_shard(self, held: HeldShard) -> None:
+        """Nothing of the shard is to be committed any more: it goes at once."""
+        if self._current.is_of(held):
+            self._current.drop(0.0)
+        held.handed_out = HandedOut(held.handed_out.committed)
+        self._end(held, 0.0)
+        held.ending_s = 0.0
 
-    def _is_idle(self, holding: HeldShard) -> bool:
-        working = self.piece is not None and self.piece.holding is holding
-        unmarked = self.awaits_marks and holding.marks.unmarked > 0
-        untold = self._tells_ends and not holding.told_end
-        return not (working or unmarked or untold)
+    def _end(self, held: HeldShard, until_s: float) -> None:
+        if held.ending_s is None:
+            held.ending_s = until_s
+            if self._tells_ends:
+                self._current.cut()  # of whatever shard: the user comes for more, and is told
+            self._cut(held)
 
-    def _remove(self, holding: HeldShard) -> None:
-        handed = self._handed(holding)
-        if handed > holding.marks.committed:
-            self._unstored[holding] = Bounds(holding.marks.committed, handed)
-            if len(self._unstored) > UNSTORED_TOLD:  # nobody asks
-                del self._unstored[next(iter(self._unstored))]
-        if self.holdings.get(holding.shard) is holding:
-            del self.holdings[holding.shard]
-            self._order.remove(holding.shard)
-            if holding.shard in self.begun:
-                self.begun.remove(holding.shard)
-            elif not holding.told_end:
-                self.lost.append(holding.shard)
+    def _cut(self, held: HeldShard) -> None:
+        if self._current.is_of(held):
+            self._current.cut()
 
-    def _note(self, now_s: float, done: int | None = None) -> None:
-        """What the piece in hand tells about what is done: the rows before this one, or, while
-        nothing more was asked for, those before the one in hand."""
-        piece = self.piece
-        if piece is None or not self._auto_mark:
-            return
-        done = piece.done if done is None else done
-        if done > piece.begin:
-            piece.holding.marks.done_to(piece.offset(done), now_s)
+    def _is_idle(self, held: HeldShard) -> bool:
+        unmarked = self._awaits_marks and held.handed_out.unmarked > 0
+        untold = self._tells_ends and not held.is_end_told
+        return not (self._current.is_of(held) or unmarked or untold)
+
+    def _untold_ends(self) -> list[HeldShard]:
+        return [
+            held
+            for held in self._held.values()
+            if held.ending_s is not None and not held.is_end_told
+        ]
+
+    def _let_go(self, held: HeldShard, now_s: float) -> bool:
+        is_late = held.ending_s is not None and now_s >= held.ending_s
+        committed = held.handed_out.committed
+        if not is_late and held.handed_out.next > committed:
+            return False
+        handed = self._current.handed_out_to(held)
+        if is_late and handed > committed:
+            log.warning(
+                "%s: let go, records %d to %d come again: not done, or not committed, in time",
+                held.shard, committed, handed - 1,
+            )  # fmt: skip
+        self._remove(held)
+        return True
+
+    def _remove(self, held: HeldShard) -> None:
+        handed_out_to = self._current.handed_out_to(held)
+        self._unstored.add(held, held.handed_out.committed, handed_out_to)
+        if self._held.get(held.shard) is held:
+            del self._held[held.shard]
+            self._order.remove(held.shard)
+            if held.shard in self._untold_begun:
+                self._untold_begun.remove(held.shard)
+            elif not held.is_end_told:
+                self._untold_lost.append(held.shard)

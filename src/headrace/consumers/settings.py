@@ -1,132 +1,120 @@
-"""What a user says about a consumer, checked and turned into one."""
+"""What a user says about a consumer: the keywords of `Hub.consumer`, checked once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from headrace.consumers.consumer import Consumer, GrantCallback
 from headrace.consumers.reader import Limits
 from headrace.core.errors import BadName, BadSetting
 from headrace.core.groups.allocators import Allocator, named
 from headrace.core.groups.member_settings import MemberSettings
 from headrace.core.groups.subscription import Subscription
+from headrace.core.model import ShardId
 from headrace.core.names import checked_name
-from headrace.core.ports import Backend, Grant, Log, Membership
-from headrace.core.quantities import Duration, Size, instant_ms, seconds, size_bytes
-from headrace.core.records.limits import check_shard
-from headrace.groups.fixed_shards import FixedShards
-from headrace.groups.home import home_of
+from headrace.core.quantities import Size, instant_ms, seconds, size_bytes
 from headrace.groups.member_settings import default_name, session_of
 from headrace.streams.start import Start
 
+GrantCallback = Callable[[list[ShardId]], object]
 
-def made_consumer(
-    backend: Backend,
-    streams: str | Sequence[str],
-    *,
-    group: str | None,
-    name: str | None,
-    start: Start,
-    shards: Sequence[int] | None,
-    allocator: str | Allocator,
-    decode: Callable[[bytes], Any] | None,
-    prefetch: int,
-    max_records: int | None,
-    max_bytes: Size,
-    min_bytes: Size,
-    max_wait: Duration,
-    max_wait_handler: Duration,
-    commit_every: Duration,
-    auto_mark: bool,
-    session: Duration,
-    heartbeat: Duration,
-    on_grant: GrantCallback | None,
-    on_revoke: GrantCallback | None,
-    capacity: float,
-    order: bool,
-    create: bool,
-) -> Consumer:
-    subscription = Subscription(streams)
-    if (group is None) == (shards is None):
-        raise BadSetting(
-            "a consumer has a group that shares the shards, group='billing', or its own shards, "
-            "shards=[0, 2]: give one of them"
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerSettings:
+    subscription: Subscription
+    name: str
+    member: MemberSettings | None
+    """How the consumer takes part in its group; None: it has no group, but shards of its own."""
+    shards: Sequence[int] | None
+    """The shards of its own; None: the group gives it shards."""
+    start: Start
+    decode: Callable[[bytes], Any] | None
+    limits: Limits
+    commit_every_s: float
+    handler_s_max: float
+    auto_mark: bool
+    on_grant: GrantCallback | None
+    on_revoke: GrantCallback | None
+
+    @property
+    def group(self) -> str | None:
+        return None if self.member is None else self.member.group
+
+    @classmethod
+    def parsed(cls, streams: str | Sequence[str], **keywords: Any) -> ConsumerSettings:
+        """The keywords are those of `Hub.consumer`, all of them. `BadSetting` or another `Invalid`
+        says what to write instead."""
+        subscription = Subscription(streams)
+        if (keywords["group"] is None) == (keywords["shards"] is None):
+            raise BadSetting(
+                "a consumer has a group that shares the shards, group='billing', or its own "
+                "shards, shards=[0, 2]: give one of them"
+            )
+        _check_start(keywords["start"])
+        for what in ("decode", "on_grant", "on_revoke"):
+            if keywords[what] is not None and not callable(keywords[what]):
+                raise BadSetting(f"{what} {keywords[what]!r}: a function, or None")
+        for what in ("auto_mark", "create"):
+            if not isinstance(keywords[what], bool):
+                raise BadSetting(f"{what} {keywords[what]!r}: True or False")
+        limits = _limits(keywords)
+        name = default_name() if keywords["name"] is None else keywords["name"]
+        if not isinstance(name, str):
+            raise BadSetting(f"name {name!r}: text, its own for each consumer, or none")
+        return cls(
+            subscription=subscription,
+            name=name,
+            member=None if keywords["group"] is None else _member(name, keywords),
+            shards=keywords["shards"],
+            start=keywords["start"],
+            decode=keywords["decode"],
+            limits=limits,
+            commit_every_s=seconds(keywords["commit_every"], what="commit_every"),
+            handler_s_max=seconds(keywords["max_wait_handler"], what="max_wait_handler"),
+            auto_mark=keywords["auto_mark"],
+            on_grant=keywords["on_grant"],
+            on_revoke=keywords["on_revoke"],
         )
-    _check_start(start)
-    for what, told in (("decode", decode), ("on_grant", on_grant), ("on_revoke", on_revoke)):
-        if told is not None and not callable(told):
-            raise BadSetting(f"{what} {told!r}: a function, or None")
-    for what, flag in (("auto_mark", auto_mark), ("create", create)):
-        if not isinstance(flag, bool):
-            raise BadSetting(f"{what} {flag!r}: True or False")
+
+
+def _limits(keywords: dict[str, Any]) -> Limits:
+    prefetch, max_records = keywords["prefetch"], keywords["max_records"]
+    max_bytes, min_bytes = keywords["max_bytes"], keywords["min_bytes"]
     limits = Limits(
         prefetch=_count("prefetch", prefetch),
         max_records=_count("max_records", prefetch if max_records is None else max_records),
         max_bytes=_size("max_bytes", max_bytes),
         min_bytes=_size("min_bytes", min_bytes),
-        max_wait_s=seconds(max_wait, what="max_wait"),
+        max_wait_s=seconds(keywords["max_wait"], what="max_wait"),
     )
     if limits.min_bytes > limits.max_bytes:
         raise BadSetting(f"min_bytes {min_bytes} is more than max_bytes {max_bytes}")
-    own_name = default_name() if name is None else name
-    if not isinstance(own_name, str):
-        raise BadSetting(f"name {name!r}: text, its own for each consumer, or none")
-    membership: Membership
-    if group is not None:
-        if group == "":
-            raise BadName(group, "a group needs one, as in group='billing'")
-        checked_name(group)
-        membership = home_of(backend).membership(
-            subscription,
-            MemberSettings(
-                group=group,
-                name=own_name,
-                allocator=_allocator(allocator),
-                capacity=capacity,
-                order=order,
-                create=create,
-                **session_of(session, heartbeat),
-            ),
-        )
-    else:
-        assert shards is not None
-        membership = FixedShards(_fixed(backend.log, subscription, shards))
-    return Consumer(
-        backend.log,
-        membership,
-        name=own_name,
-        group=group,
-        named=subscription.names,
-        limits=limits,
-        start=start,
-        decode=decode,
-        commit_every_s=seconds(commit_every, what="commit_every"),
-        handler_s_max=seconds(max_wait_handler, what="max_wait_handler"),
-        auto_mark=auto_mark,
-        on_grant=on_grant,
-        on_revoke=on_revoke,
+    return limits
+
+
+def _member(name: str, keywords: dict[str, Any]) -> MemberSettings:
+    group = keywords["group"]
+    if group == "":
+        raise BadName(group, "a group needs one, as in group='billing'")
+    return MemberSettings(
+        group=checked_name(group),
+        name=name,
+        allocator=_allocator(keywords["allocator"]),
+        capacity=keywords["capacity"],
+        order=keywords["order"],
+        create=keywords["create"],
+        **session_of(keywords["session"], keywords["heartbeat"]),
     )
 
 
-def _allocator(allocator: str | Allocator) -> Allocator:
+def _allocator(allocator: object) -> Allocator:
     if isinstance(allocator, Allocator):
         return allocator
     if not isinstance(allocator, str):
         raise BadSetting(f"allocator {allocator!r}: a name like 'balanced', or an Allocator")
     return named(allocator)
-
-
-def _fixed(backend: Log, subscription: Subscription, shards: Sequence[int]) -> list[Grant]:
-    if len(subscription.names) != 1 or subscription.patterns:
-        raise BadSetting("shards=… are those of one stream: name one, without a pattern")
-    info = backend.stream(subscription.names[0])
-    if not isinstance(shards, Sequence) or isinstance(shards, str) or not shards:
-        raise BadSetting(f"shards {shards!r}: a list of numbers, as in [0, 2]")
-    for shard in shards:
-        check_shard(info, shard)
-    return [Grant("", info, shard, b"") for shard in dict.fromkeys(shards)]
 
 
 def _check_start(start: object) -> None:

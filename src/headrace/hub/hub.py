@@ -9,8 +9,9 @@ from types import TracebackType
 from typing import Any
 
 from headrace.codec.registry import find_codec
-from headrace.consumers.consumer import Consumer, GrantCallback
-from headrace.consumers.settings import made_consumer
+from headrace.consumers.consumer import Consumer
+from headrace.consumers.memberships import membership_of
+from headrace.consumers.settings import ConsumerSettings, GrantCallback
 from headrace.core.capabilities import Capabilities
 from headrace.core.errors import BadSetting, StreamExists
 from headrace.core.groups.allocators import Allocator
@@ -153,31 +154,11 @@ class Hub:
         ...     consumer.granted
         [ShardId(stream='shop/orders', index=0)]
         """
-        consumer = made_consumer(
-            self._backend,
-            streams,
-            group=group,
-            name=name,
-            start=start,
-            shards=shards,
-            allocator=allocator,
-            decode=decode,
-            prefetch=prefetch,
-            max_records=max_records,
-            max_bytes=max_bytes,
-            min_bytes=min_bytes,
-            max_wait=max_wait,
-            max_wait_handler=max_wait_handler,
-            commit_every=commit_every,
-            auto_mark=auto_mark,
-            session=session,
-            heartbeat=heartbeat,
-            on_grant=on_grant,
-            on_revoke=on_revoke,
-            capacity=capacity,
-            order=order,
-            create=create,
-        )
+        keywords = dict(locals())  # all that was given: the settings know what to do with it
+        del keywords["self"]
+        settings = ConsumerSettings.parsed(**keywords)
+        membership = membership_of(self._backend, settings)
+        consumer = Consumer(self._records, membership, settings)
         self._consumers.add(consumer)
         return consumer
 

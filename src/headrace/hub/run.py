@@ -307,7 +307,7 @@ def _replica(
         name=own_name,
         lanes=settings.lanes,
         allocation=settings.allocation,
-        alone=engine is in_threads,
+        shares_a_process=engine is in_threads,
         handler_s_max=settings.handler_s_max,
         skip_first_failures=skip_first_failures,
         clock=clock,

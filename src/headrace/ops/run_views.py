@@ -67,7 +67,8 @@ def is_healthy(running: Running, stopped: Mapping[str, list[str]]) -> bool:
 def _view(running: Running, name: str, rate: float | None) -> dict[str, Any]:
     counters = running.counters[name]
     lag, lag_s = running.replica.dispatcher.lag(name)
-    shards = [h for h, _ in running.replica.dispatcher.holds() if h.duty.computation == name]
+    duties = running.replica.dispatcher.duties()
+    shards = [state for state, _ in duties if state.duty.computation == name]
     return {
         "computation": name,
         "shards": len(shards),

@@ -1,5 +1,7 @@
-"""Shards that are about to go, and whose computation wants to say goodbye: its ``close`` is called
-by the lane that has its instance, and what that makes is still committed."""
+"""Shards that end, and whose computation has a ``close`` that is still to be called.
+
+The lane that has the shard's handler calls it, and what it makes is still committed.
+"""
 
 from __future__ import annotations
 
@@ -11,104 +13,114 @@ from headrace.core.computations.dispatch import Duty, DutyState, LostSlice
 from headrace.core.ports import Grant
 from headrace.lanes.protocol import Work
 
-T = TypeVar("T")
+Kept = TypeVar("Kept")
+"""What the dispatcher knows of a duty beside its state, and wants back when it is closed."""
 
 
 @dataclass(slots=True)
-class _Closing(Generic[T]):
-    hold: DutyState
-    charge: T
+class _Closing(Generic[Kept]):
+    state: DutyState
+    record: Kept
     lane: int
     work: Work
-    given: bool = False
-    done: bool = False
-    dropped: bool = False
-    """Its grant is over: nobody is to be told that it is let go."""
+    is_assigned: bool = False
+    """The lane has been told."""
+    is_done: bool = False
+    is_dropped: bool = False
+    """The grant is over: the group need not hear that the shard is let go."""
+
+    def is_late(self, now_s: float) -> bool:
+        return self.state.ending_s is not None and now_s >= self.state.ending_s
 
 
-class ClosingShards(Generic[T]):
-    """Used under the dispatcher's lock. Its slices have numbers below zero."""
+class ClosingShards(Generic[Kept]):
+    """Used under the dispatcher's lock. The numbers of its slices are below zero."""
 
     def __init__(self, closing: Collection[str]) -> None:
+        """``closing`` are the computations that have a ``close``."""
         self._closing = closing
-        """The computations that want it."""
-        self._waiting: dict[int, _Closing[T]] = {}
+        self._waiting: dict[int, _Closing[Kept]] = {}
         self._numbers = 0
 
     def __len__(self) -> int:
-        return sum(not farewell.dropped for farewell in self._waiting.values())
+        return sum(not closing.is_dropped for closing in self._waiting.values())
 
-    def takes(self, hold: DutyState, charge: T, grant: Grant, lanes: Collection[int]) -> bool:
-        """Whether it is said goodbye to first: if a lane that is there has an instance of it."""
-        lane = hold.last_lane
-        wanted = hold.duty.computation in self._closing
-        if not wanted or lane is None or lane not in lanes or hold.doubtful:
+    def takes(self, state: DutyState, record: Kept, grant: Grant, lanes: Collection[int]) -> bool:
+        """Whether the shard is closed first: if one of these lanes has its handler."""
+        lane = state.last_lane
+        wanted = state.duty.computation in self._closing
+        if not wanted or lane is None or lane not in lanes or state.doubtful:
             return False
         self._numbers -= 1
-        work = _goodbye(hold, grant, self._numbers)
-        self._waiting[self._numbers] = _Closing(hold, charge, lane, work)
+        work = _closing_work(state, grant, self._numbers)
+        self._waiting[self._numbers] = _Closing(state, record, lane, work)
         return True
 
     def next(self, lane: int) -> Work | None:
-        """What that lane is to say goodbye to."""
-        for farewell in self._waiting.values():
-            if farewell.lane == lane and not (farewell.given or farewell.done):
-                farewell.given = True
-                return farewell.work
+        """The next shard that this lane is to close."""
+        for closing in self._waiting.values():
+            if closing.lane == lane and not (closing.is_assigned or closing.is_done):
+                closing.is_assigned = True
+                return closing.work
         return None
 
     def lanes(self) -> set[int]:
-        """Those that have something to say goodbye to."""
-        return {f.lane for f in self._waiting.values() if not (f.given or f.done)}
+        """The lanes that are still to be told to close a shard."""
+        return {
+            closing.lane
+            for closing in self._waiting.values()
+            if not (closing.is_assigned or closing.is_done)
+        }
 
     def knows(self, number: int) -> bool:
         return number in self._waiting
 
     def done(self, number: int) -> None:
         if number in self._waiting:
-            self._waiting[number].done = True
+            self._waiting[number].is_done = True
 
     def lost(self, lane: int) -> None:
-        for farewell in self._waiting.values():
-            farewell.done = farewell.done or farewell.lane == lane
+        """The lane does not come back: there is nothing left to close in it."""
+        for closing in self._waiting.values():
+            closing.is_done = closing.is_done or closing.lane == lane
 
     def drop(self, duty: Duty, token: bytes) -> None:
-        """Its grant is over; the lane that says goodbye to it may still do so."""
-        for number, f in list(self._waiting.items()):
-            if f.hold.duty == duty and f.hold.token == token:
-                f.dropped = True
-                if not f.given or f.done:
+        """The grant is over; a lane that is closing the shard may go on."""
+        for number, closing in list(self._waiting.items()):
+            if closing.state.duty == duty and closing.state.token == token:
+                closing.is_dropped = True
+                if not closing.is_assigned or closing.is_done:
                     del self._waiting[number]
 
     def overdue(self, now_s: float) -> list[LostSlice]:
-        """Lanes that say goodbye and find no end."""
+        """The shards whose lanes should have closed them by now."""
         return [
-            LostSlice(f.lane, f.hold.duty, f.hold.token)
-            for f in self._waiting.values()
-            if f.given and not f.done and f.hold.ending_s is not None and now_s >= f.hold.ending_s
+            LostSlice(closing.lane, closing.state.duty, closing.state.token)
+            for closing in self._waiting.values()
+            if closing.is_assigned and not closing.is_done and closing.is_late(now_s)
         ]
 
-    def over(self, now_s: float) -> list[tuple[DutyState, T]]:
-        """Those that are said goodbye to, or had no more time for it."""
+    def over(self, now_s: float) -> list[tuple[DutyState, Kept]]:
+        """The shards that are closed, or have no more time for it; they are forgotten."""
         ready = [
             number
-            for number, f in self._waiting.items()
-            if f.done or f.hold.ending_s is None or now_s >= f.hold.ending_s
+            for number, closing in self._waiting.items()
+            if closing.is_done or closing.state.ending_s is None or closing.is_late(now_s)
         ]
         found = [self._waiting.pop(number) for number in ready]
-        return [(f.hold, f.charge) for f in found if not f.dropped]
+        return [(closing.state, closing.record) for closing in found if not closing.is_dropped]
 
 
-def _goodbye(hold: DutyState, grant: Grant, number: int) -> Work:
+def _closing_work(state: DutyState, grant: Grant, number: int) -> Work:
     return Work(
         number=number,
-        computation=hold.duty.computation,
+        computation=state.duty.computation,
         stream=grant.stream.name,
         stream_id=grant.stream.id,
         shard=grant.shard,
         token=grant.token,
-        start=hold.at,
-        end=hold.at,
+        start=state.at,
+        end=state.at,
         warm=True,
         closing=True,
     )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+from headrace.lanes.protocol import Report
+
 SAMPLES = 2_000
 
 
@@ -31,7 +33,27 @@ class Counters:
     last_failure: str = ""
     first_failure_ms: int | None = None
 
+    def add(self, report: Report, now_ms: int) -> None:
+        """Count what a slice came to."""
+        if report.outcome == "fenced":
+            self.not_stored += 1
+            return
+        self.processed += report.records
+        self.outputs += report.outputs
+        self.failures += report.failures
+        self.retries += report.retries
+        self.skipped += report.skipped
+        self.dead_letters += report.dead_letters
+        self.slices += 1
+        self.busy_s += report.spent_s
+        if report.at_ms:
+            self.behind_s.append(max(now_ms - report.at_ms, 0) / 1000)
+        if report.reason:
+            self.last_failure = report.reason
+        if report.failures and self.first_failure_ms is None:
+            self.first_failure_ms = now_ms
+
     def latency_s(self, share: float) -> float | None:
-        """So long it took for this share of the last slices, from timestamp to commit."""
+        """The time from timestamp to commit that this share of the last slices kept to."""
         found = sorted(self.behind_s)
         return found[min(int(len(found) * share), len(found) - 1)] if found else None

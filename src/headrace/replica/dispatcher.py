@@ -1,4 +1,4 @@
-"""Carries out what `core.dispatch` says: lanes ask and report here, from any thread."""
+"""Carries out what the pure `Dispatch` decides: lanes ask and report here, from any thread."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
-from typing import NamedTuple
 
-from headrace.core.computations.attempts import Attempts
 from headrace.core.computations.dispatch import Assigned, Dispatch, Duty, DutyState, LostSlice
 from headrace.core.computations.verdict import FailureJudge
 from headrace.core.errors import LaneLost
@@ -19,39 +16,17 @@ from headrace.lanes.protocol import Failed, Judged, Report, Work
 from headrace.process.clock import now_ms
 from headrace.replica.closing import ClosingShards
 from headrace.replica.counters import Counters
+from headrace.replica.duty_record import DutyRecord, GroupCall
 
 log = logging.getLogger("headrace")
 
 FAR = 16_384
-"""With so many records known to be there, nobody needs to look for more."""
-
-
-@dataclass(slots=True)
-class DutyRecord:
-    """What is known of a duty beside how it stands."""
-
-    grant: Grant
-    attempts: Attempts
-    careful_to: int = 0
-    """Up to there it goes on in small steps."""
-    rewinds: int = 0
-    rewound_to: int = -1
-    handled_ms: int = 0
-    """The timestamp of the last record handled."""
-    timers: dict[str, float] = field(default_factory=dict)
-    """By key, in seconds of the clock on the wall: they go with the shard from lane to lane."""
-
-
-class GroupCall(NamedTuple):
-    """Something that the group must hear of."""
-
-    duty: Duty
-    grant: Grant
-    report: Report | None
-    """None: its lane was lost."""
+"""Of a shard that is known to have this many more records, the end need not be looked up."""
 
 
 class Dispatcher:
+    """The dispatcher of one replica. Any thread may call it."""
+
     def __init__(
         self,
         dispatch: Dispatch,
@@ -60,62 +35,69 @@ class Dispatcher:
         closing: Collection[str] = (),
         on_call: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
+        now_ms: Callable[[], int] = now_ms,
     ) -> None:
         """``closing`` are the computations that want to be closed before a shard goes. ``on_call``
-        is called when there is something in `calls`, or something may have ended."""
+        is called when there is a group call to take, or something may have ended. ``clock`` is
+        monotonic, in seconds; ``now_ms`` is the clock on the wall."""
         self._dispatch = dispatch
         self._judges = judges
         self._on_call = on_call
-        self.clock = clock
-        self.lock = threading.RLock()
+        self._clock = clock
+        self._now_ms = now_ms
+        self._lock = threading.RLock()
         self.counters = {name: Counters() for name in dispatch.rules}
-        self.calls: queue.SimpleQueue[GroupCall] = queue.SimpleQueue()
-        self._charges: dict[Duty, DutyRecord] = {}
-        self._boxes: dict[int, queue.SimpleQueue[Work | None]] = {}
-        self._farewells: ClosingShards[DutyRecord] = ClosingShards(closing)
+        self._group_calls: queue.SimpleQueue[GroupCall] = queue.SimpleQueue()
+        self._records: dict[Duty, DutyRecord] = {}
+        self._inboxes: dict[int, queue.SimpleQueue[Work | None]] = {}
+        """What each lane gets next."""
+        self._closing: ClosingShards[DutyRecord] = ClosingShards(closing)
         self._closed = False
 
     # For lanes
 
     def enter(self, lane: int) -> None:
         """A lane of that number will ask."""
-        with self.lock:
-            self._boxes[lane] = queue.SimpleQueue()
+        with self._lock:
+            self._inboxes[lane] = queue.SimpleQueue()
 
     def ask(self, lane: int) -> Work | None:
         return self.ask_soon(lane).get()
 
     def ask_soon(self, lane: int) -> queue.SimpleQueue[Work | None]:
-        """The same without waiting: the answer comes into the box."""
-        with self.lock:
-            box = self._boxes.get(lane)
-            if box is None or self._closed:
-                return _no_more(box)
-            goodbye = self._farewells.next(lane)
-            if goodbye is not None:
-                box.put(goodbye)
-                return box
+        """As `ask`, without waiting: the answer comes into the queue."""
+        with self._lock:
+            inbox = self._inboxes.get(lane)
+            if inbox is None or self._closed:
+                return _no_more(inbox)
+            closing = self._closing.next(lane)
+            if closing is not None:
+                inbox.put(closing)
+                return inbox
             self._dispatch.ask(lane)
             self._deal()
-            return box
+            return inbox
 
     def failed(self, lane: int, failed: Failed) -> Judged:
-        with self.lock:
-            given = self._in_hand(lane, failed.number)
-            judge = self._judges[given.duty.computation]
+        with self._lock:
+            assigned = self._in_hand(lane, failed.number)
+            judge = self._judges[assigned.duty.computation]
             verdict = judge.failed(failed.failed, failed.retries, failed.handled)
         return Judged(verdict.action, verdict.wait_s, verdict.why)
 
     def report(self, lane: int, report: Report) -> None:
-        with self.lock:
-            if self._farewells.knows(report.number):
-                self._farewells.done(report.number)
+        with self._lock:
+            if self._closing.knows(report.number):
+                self._closing.done(report.number)
                 self._on_call()
                 return
-            given = self._in_hand(lane, report.number)
-            self._count(given, report)
-            hold = self._settled(lane, given, report)
-            if hold is not None and (hold.ending_s is not None or hold.ready_s > self.clock()):
+            assigned = self._in_hand(lane, report.number)
+            name = assigned.duty.computation
+            self.counters[name].add(report, self._now_ms())
+            if report.outcome != "fenced":
+                self._judges[name].handled(report.records)
+            state = self._settled(lane, assigned, report)
+            if state is not None and (state.ending_s is not None or state.ready_s > self._clock()):
                 self._on_call()  # it may be let go, or it comes back at a time of its own
             self._deal()
 
@@ -124,270 +106,260 @@ class Dispatcher:
     def begin(
         self,
         duty: Duty,
-        grant: Grant,
+        record: DutyRecord,
         at: int,
         end: int,
-        attempts: Attempts,
         *,
-        parked_s: float | None,
-        most: int,
-        careful_to: int,
-        calls: bool,
+        parked_s: float | None = None,
+        records_max: int = 0,
+        call_at_once: bool = False,
     ) -> None:
-        with self.lock:
-            now_s = self.clock()
-            self._charges[duty] = DutyRecord(grant, attempts, careful_to)
-            self._dispatch.begin(duty, grant.token, at, end, now_s, parked_s=parked_s, most=most)
-            if calls:
+        """Work on a duty begins at ``at``, or when ``parked_s`` has come. A slice has
+        ``records_max`` records at most, or as many as fit: 0. ``call_at_once``: the computation is
+        called even if there is no record."""
+        with self._lock:
+            now_s = self._clock()
+            self._records[duty] = record
+            token = record.grant.token
+            self._dispatch.begin(duty, token, at, end, now_s, parked_s=parked_s, most=records_max)
+            if call_at_once:
                 self._dispatch.timer(duty, now_s)
             self._deal()
 
     def revoke(self, duty: Duty, token: bytes, until_s: float) -> Assigned | None:
-        """It shall end; the slice in flight, if there is one."""
-        with self.lock:
+        """The duty shall end by then; its slice in flight, if there is one."""
+        with self._lock:
             self._dispatch.revoke(duty, token, until_s)
             return self._in_flight(duty, token)
 
     def lose(self, duty: Duty, token: bytes, until_s: float) -> Assigned | None:
-        """Its grant is over; the slice in flight, if there is one."""
-        with self.lock:
-            given = self._in_flight(duty, token)
+        """The grant of the duty is over; its slice in flight, if there is one."""
+        with self._lock:
+            assigned = self._in_flight(duty, token)
             self._dispatch.lose(duty, token, until_s)
-            self._farewells.drop(duty, token)
-            if self.charge(duty, token) is not None:
-                del self._charges[duty]
-            return given
+            self._closing.drop(duty, token)
+            if self.record(duty, token) is not None:
+                del self._records[duty]
+            return assigned
 
     def gone(self) -> list[tuple[DutyState, DutyRecord]]:
-        """What shall end and has; it is forgotten."""
-        with self.lock:
+        """The duties that have ended, as they should; they are forgotten."""
+        with self._lock:
             found: list[tuple[DutyState, DutyRecord]] = []
-            for hold in self._dispatch.gone(self.clock()):
-                charge = self._charges.pop(hold.duty)
-                if not self._farewells.takes(hold, charge, charge.grant, self._boxes):
-                    found.append((hold, charge))
-            for lane in self._farewells.lanes() & self._dispatch.waiting.keys():
+            for state in self._dispatch.gone(self._clock()):
+                record = self._records.pop(state.duty)
+                if not self._closing.takes(state, record, record.grant, self._inboxes):
+                    found.append((state, record))
+            for lane in self._closing.lanes() & self._dispatch.waiting.keys():
                 self._dispatch.withdraw(lane)
-                self._boxes[lane].put(self._farewells.next(lane))
-            return found + self._farewells.over(self.clock())
+                self._inboxes[lane].put(self._closing.next(lane))
+            return found + self._closing.over(self._clock())
 
     def overdue(self) -> list[LostSlice]:
-        """Lanes that did not end in time: they are lost."""
-        with self.lock:
-            now_s = self.clock()
+        """The slices of lanes that did not end in time: these lanes are lost."""
+        with self._lock:
+            now_s = self._clock()
             lost = self._dispatch.overdue(now_s)
-            for each in self._farewells.overdue(now_s):
+            for each in self._closing.overdue(now_s):
                 self._dispatch.lane_lost(each.lane)  # shards may stay with it
                 lost.append(each)
             for each in lost:
-                self._forget(each.lane, each.duty)
+                self._forget_lane(each.lane, each.duty)
             return lost
 
     def lane_lost(self, lane: int, number: int | None = None) -> LostSlice | None:
-        """What the lane had in hand; with a number, only if it is still that slice."""
-        with self.lock:
-            given = self._dispatch.in_hand.get(lane)
-            if number is not None and (given is None or given.number != number):
+        """The lane does not come back; what it had in hand. With a number, only if that slice is
+        still in its hand."""
+        with self._lock:
+            assigned = self._dispatch.in_hand.get(lane)
+            if number is not None and (assigned is None or assigned.number != number):
                 return None
             lost = self._dispatch.lane_lost(lane)
-            self._forget(lane, None if lost is None else lost.duty)
+            self._forget_lane(lane, None if lost is None else lost.duty)
             return lost
 
-    def charge(self, duty: Duty, token: bytes) -> DutyRecord | None:
-        with self.lock:
-            found = self._charges.get(duty)
+    def record(self, duty: Duty, token: bytes) -> DutyRecord | None:
+        """What is known of a duty; None if its grant is over."""
+        with self._lock:
+            found = self._records.get(duty)
             return found if found is not None and found.grant.token == token else None
 
     def at(self, duty: Duty, token: bytes) -> int | None:
-        """Where a duty goes on; None if its grant is over."""
-        with self.lock:
-            hold = self._dispatch.holds.get(duty)
-            return hold.at if hold is not None and hold.token == token else None
+        """The offset where a duty goes on; None if its grant is over."""
+        with self._lock:
+            state = self._dispatch.holds.get(duty)
+            return state.at if state is not None and state.token == token else None
 
     def ends(self, ends: Mapping[Duty, int]) -> None:
-        with self.lock:
-            self._dispatch.ends(ends, self.clock())
+        """The shards go this far by now."""
+        with self._lock:
+            self._dispatch.ends(ends, self._clock())
             self._deal()
 
     def asks_ends(self) -> list[tuple[Duty, Grant]]:
-        """The duties of which it is not known that there is more than one slice to do."""
-        with self.lock:
+        """The duties whose shards may go further than is known, and soon need to."""
+        with self._lock:
             return [
-                (duty, self._charges[duty].grant)
-                for duty, hold in self._dispatch.holds.items()
-                if hold.ending_s is None and hold.end - hold.at < FAR
+                (duty, self._records[duty].grant)
+                for duty, state in self._dispatch.holds.items()
+                if state.ending_s is None and state.end - state.at < FAR
             ]
 
+    def take_group_calls(self) -> list[GroupCall]:
+        """What the groups must hear of, since the last call of this. For one thread."""
+        return [self._group_calls.get() for _ in range(self._group_calls.qsize())]
+
     def wake(self) -> float:
-        """Deal what has become ready with time; when to do so again."""
-        with self.lock:
+        """Deal what has become ready with time; when to call this again."""
+        with self._lock:
             self._deal()
             return self._dispatch.wake_s()
 
     def in_flight(self) -> list[Assigned]:
-        with self.lock:
+        with self._lock:
             return list(self._dispatch.in_hand.values())
 
     def stop(self, computation: str) -> None:
-        with self.lock:
+        with self._lock:
             self._dispatch.stop(computation)
 
     def start(self, computation: str) -> None:
-        with self.lock:
+        with self._lock:
             self._dispatch.start(computation)
             self._deal()
 
     def close(self) -> None:
-        """There is no more work for anybody."""
-        with self.lock:
+        """There is no more work for any lane."""
+        with self._lock:
             self._closed = True
-            for box in self._boxes.values():
-                box.put(None)
+            for inbox in self._inboxes.values():
+                inbox.put(None)
 
     # What there is to see
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing is held any more."""
-        with self.lock:
-            return not self._dispatch.holds and not self._farewells
+        with self._lock:
+            return not self._dispatch.holds and not self._closing
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing is in flight, and nothing held is left to do."""
-        with self.lock:
+        with self._lock:
             return not self._dispatch.in_hand and all(
-                hold.at >= hold.end or hold.stopped for hold in self._dispatch.holds.values()
+                state.at >= state.end or state.stopped for state in self._dispatch.holds.values()
             )
 
-    def holds(self) -> list[tuple[DutyState, DutyRecord]]:
-        with self.lock:
-            return [(hold, self._charges[duty]) for duty, hold in self._dispatch.holds.items()]
+    def duties(self) -> list[tuple[DutyState, DutyRecord]]:
+        """Everything that is held."""
+        with self._lock:
+            return [(state, self._records[duty]) for duty, state in self._dispatch.holds.items()]
 
     def lag(self, computation: str) -> tuple[int, float]:
-        """Of the shards held here: in records, and in seconds since the last one handled."""
-        with self.lock:
+        """The lag of the shards held here: in records, and in seconds since one was handled."""
+        with self._lock:
             records, since_s = 0, 0.0
-            for duty, hold in self._dispatch.holds.items():
-                if duty.computation == computation and hold.end > hold.at:
-                    records += hold.end - hold.at
-                    handled_ms = self._charges[duty].handled_ms
+            for duty, state in self._dispatch.holds.items():
+                if duty.computation == computation and state.end > state.at:
+                    records += state.end - state.at
+                    handled_ms = self._records[duty].handled_ms
                     if handled_ms:
-                        since_s = max(since_s, (now_ms() - handled_ms) / 1000)
+                        since_s = max(since_s, (self._now_ms() - handled_ms) / 1000)
             return records, since_s
 
     # Below
 
     def _deal(self) -> None:
-        for given in self._dispatch.deal(self.clock()):
-            self._boxes[given.lane].put(self._work(given))
+        for assigned in self._dispatch.deal(self._clock()):
+            self._inboxes[assigned.lane].put(self._work(assigned))
 
-    def _work(self, given: Assigned) -> Work:
-        charge = self._charges[given.duty]
-        hold = self._dispatch.holds[given.duty]
+    def _work(self, assigned: Assigned) -> Work:
+        record = self._records[assigned.duty]
+        state = self._dispatch.holds[assigned.duty]
         return Work(
-            number=given.number,
-            computation=given.duty.computation,
-            stream=charge.grant.stream.name,
-            stream_id=charge.grant.stream.id,
-            shard=charge.grant.shard,
-            token=given.token,
-            start=given.start,
-            end=given.end,
-            warm=given.warm,
-            step=hold.most,
-            attempts=charge.attempts.encoded(),
-            timers=charge.timers,
+            number=assigned.number,
+            computation=assigned.duty.computation,
+            stream=record.grant.stream.name,
+            stream_id=record.grant.stream.id,
+            shard=record.grant.shard,
+            token=assigned.token,
+            start=assigned.start,
+            end=assigned.end,
+            warm=assigned.warm,
+            step=state.most,
+            attempts=record.attempts.encoded(),
+            timers=record.timers,
         )
 
     def _in_hand(self, lane: int, number: int) -> Assigned:
-        given = self._dispatch.in_hand.get(lane)
-        if given is None or given.number != number:
+        assigned = self._dispatch.in_hand.get(lane)
+        if assigned is None or assigned.number != number:
             raise LaneLost(f"lane {lane} was given up, and slice {number} with it")
-        return given
+        return assigned
 
     def _in_flight(self, duty: Duty, token: bytes) -> Assigned | None:
-        hold = self._dispatch.holds.get(duty)
-        return hold.given if hold is not None and hold.token == token else None
+        state = self._dispatch.holds.get(duty)
+        return state.given if state is not None and state.token == token else None
 
-    def _forget(self, lane: int, duty: Duty | None) -> None:
-        self._boxes.pop(lane, None)
-        self._farewells.lost(lane)
+    def _forget_lane(self, lane: int, duty: Duty | None) -> None:
+        self._inboxes.pop(lane, None)
+        self._closing.lost(lane)
         if duty is not None:
             self.counters[duty.computation].lanes_lost += 1
 
-    def _count(self, given: Assigned, report: Report) -> None:
-        counters = self.counters[given.duty.computation]
-        if report.outcome == "fenced":
-            counters.not_stored += 1
-            return
-        counters.processed += report.records
-        counters.outputs += report.outputs
-        counters.failures += report.failures
-        counters.retries += report.retries
-        counters.skipped += report.skipped
-        counters.dead_letters += report.dead_letters
-        counters.slices += 1
-        counters.busy_s += report.spent_s
-        if report.at_ms:
-            counters.behind_s.append(max(now_ms() - report.at_ms, 0) / 1000)
-        if report.reason:
-            counters.last_failure = report.reason
-        if report.failures and counters.first_failure_ms is None:
-            counters.first_failure_ms = now_ms()
-        self._judges[given.duty.computation].handled(report.records)
-
-    def _settled(self, lane: int, given: Assigned, report: Report) -> DutyState | None:
+    def _settled(self, lane: int, assigned: Assigned, report: Report) -> DutyState | None:
         """What becomes of the duty; None if its grant is over anyway."""
-        now_s, dispatch, number = self.clock(), self._dispatch, report.number
-        charge = self.charge(given.duty, given.token)
-        if charge is not None:
-            if report.attempts is not None:
-                charge.attempts = Attempts.decoded(report.attempts)
-            charge.handled_ms = report.at_ms or charge.handled_ms
-            if report.timers is not None:
-                charge.timers = report.timers
+        now_s, duty = self._clock(), assigned.duty
+        record = self.record(duty, assigned.token)
+        if record is not None:
+            record.update(report)
+        state = self._state_after(lane, report, duty, record, now_s)
+        if state is None or record is None:
+            return None
+        if record.timers:
+            left_s = min(record.timers.values()) - self._now_ms() / 1000
+            self._dispatch.timer(duty, now_s + max(left_s, 0.0))
+        if state.most and report.next >= record.small_steps_to:
+            self._dispatch.limit(duty, 0)
+        if report.outcome in ("stopped", "fenced") or report.rewind is not None:
+            self._group_calls.put(GroupCall(duty, record.grant, report))
+            self._on_call()
+        return state
+
+    def _state_after(
+        self, lane: int, report: Report, duty: Duty, record: DutyRecord | None, now_s: float
+    ) -> DutyState | None:
+        dispatch, number, next = self._dispatch, report.number, report.next
         match report.outcome:
             case "parked":
-                hold = dispatch.park(lane, number, report.next, now_s + report.wait_s, now_s)
+                return dispatch.park(lane, number, next, now_s + report.wait_s, now_s)
             case "stopped":
-                hold = dispatch.stop_shard(lane, number, report.next, now_s)
+                return dispatch.stop_shard(lane, number, next, now_s)
             case "fenced":
-                hold = dispatch.doubt(lane, number, now_s)
+                return dispatch.doubt(lane, number, now_s)
             case "rewound" if report.rewind is not None:
-                hold = dispatch.doubt(lane, number, now_s)
+                return dispatch.doubt(lane, number, now_s)
             case "rewound":
-                wait_s = 0.0 if charge is None else self._rewound(given.duty, charge, report.next)
-                hold = dispatch.park(lane, number, report.next, now_s + wait_s, now_s)
+                wait_s = 0.0 if record is None else self._rewound_wait_s(duty, record, next)
+                return dispatch.park(lane, number, next, now_s + wait_s, now_s)
             case _:
-                hold = dispatch.done(
-                    lane, number, report.next, now_s, records=report.records, spent_s=report.spent_s
+                return dispatch.done(
+                    lane, number, next, now_s, records=report.records, spent_s=report.spent_s
                 )
-        if hold is None or charge is None:
-            return None
-        if charge.timers:
-            left_s = min(charge.timers.values()) - time.time()
-            dispatch.timer(given.duty, now_s + max(left_s, 0.0))
-        if hold.most and report.next >= charge.careful_to:
-            dispatch.limit(given.duty, 0)
-        if report.outcome in ("stopped", "fenced") or report.rewind is not None:
-            self.calls.put(GroupCall(given.duty, charge.grant, report))
-            self._on_call()
-        return hold
 
-    def _rewound(self, duty: Duty, charge: DutyRecord, to: int) -> float:
-        """At once the first time; who goes back to the same place again and again, waits."""
-        again = charge.rewound_to == to
-        charge.rewinds = charge.rewinds + 1 if again else 0
-        charge.rewound_to = to
-        if not charge.rewinds:
+    def _rewound_wait_s(self, duty: Duty, record: DutyRecord, to: int) -> float:
+        """How long a duty waits that goes back to this offset: not at all the first time, then
+        longer each time in a row."""
+        rewinds = record.rewind(to)
+        if not rewinds:
             return 0.0
-        wait_s = self._judges[duty.computation].policy.wait_s(charge.rewinds)
+        wait_s = self._judges[duty.computation].policy.wait_s(rewinds)
         log.warning("%s: back to offset %d once more, in %g s", duty, to, wait_s)
         return wait_s
 
 
-def _no_more(box: queue.SimpleQueue[Work | None] | None) -> queue.SimpleQueue[Work | None]:
-    box = queue.SimpleQueue() if box is None else box
-    box.put(None)
-    return box
+def _no_more(inbox: queue.SimpleQueue[Work | None] | None) -> queue.SimpleQueue[Work | None]:
+    inbox = queue.SimpleQueue() if inbox is None else inbox
+    inbox.put(None)
+    return inbox

@@ -140,9 +140,9 @@ def _consume(consumer: Consumer, evidence: Evidence) -> int:
 
 
 def _handle(consumer: Consumer, evidence: Evidence, record: Record, asked_s: float) -> None:
-    piece = consumer._hands.piece
-    assert piece is not None, "a record is handed out of a piece"
-    facts = {**_facts(piece.holding.grant), "offset": record.offset}
+    handout = consumer._shards.handout
+    assert handout is not None, "a record is part of a handout"
+    facts = {**_facts(handout.holding.grant), "offset": record.offset}
     now_s = time.monotonic()
     lease = {"left": consumer._lease.until_s - now_s, "waited": now_s - asked_s}
     evidence.tell("start", now_s, **facts, value=name_of(record.data), **lease)

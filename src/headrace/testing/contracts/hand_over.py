@@ -230,7 +230,7 @@ class HandOverContract(Consuming):
         assert working.wait(WAIT_S)
         closing = threading.Thread(target=busy.consumer.close)
         closing.start()
-        until(lambda: busy.consumer._hands.ending, "it is about to close", 10)
+        until(lambda: busy.consumer._shards.is_ending, "it is about to close", 10)
         go_on.set()
         began_s = time.monotonic()
         closing.join(WAIT_S)

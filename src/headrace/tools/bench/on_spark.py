@@ -220,7 +220,7 @@ def _late(
             hub.create_stream(stream, shards=shards)
         with flows.started(name, hub, spark=session, lanes=lanes) as running:
             held = shards * len(running.topology.computations)
-            until(lambda: len(running.replica.dispatcher.holds()) == held, "all shards granted")
+            until(lambda: len(running.replica.dispatcher.duties()) == held, "all shards granted")
             waited_ms = waits_ms(directory, VISIBLE, seconds)
             assert running.wait("60s", until_caught_up=True), "it does not catch up"
             counted = list(running.counters.values())
@@ -240,7 +240,7 @@ def _waited(directory: Path, session: SparkSession, seconds: float) -> dict[str,
         flows.started("chain", hub, spark=session, lanes=CHAIN_LANES) as running,
     ):
         shards = SHARDS * LINKS
-        until(lambda: len(running.replica.dispatcher.holds()) == shards, "all shards granted")
+        until(lambda: len(running.replica.dispatcher.duties()) == shards, "all shards granted")
         assert running.wait("60s", until_caught_up=True), "it does not catch up"
         workers = usage.below(java)
         parts = {"idle": workers, "idle_jvm": [java], "idle_driver": [os.getpid()]}

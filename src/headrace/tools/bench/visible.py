@@ -46,7 +46,7 @@ def latency(directory: Path, shards: int, seconds: float) -> dict[str, Any]:
         topology = Topology(replace(pass_on, start="latest"))
         with headrace.start(topology, hub) as running:
             counters = running.counters["latency"]
-            until(lambda: len(running.replica.dispatcher.holds()) == shards, "all shards granted")
+            until(lambda: len(running.replica.dispatcher.duties()) == shards, "all shards granted")
             waited_ms = waits_ms(directory, OUTPUT, seconds)
             assert running.wait("30s", until_caught_up=True), f"it stands at {counters.processed}"
     assert counters.processed == counters.outputs, counters

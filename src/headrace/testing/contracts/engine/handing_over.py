@@ -59,7 +59,7 @@ class HandingOverContract(AtWork):
         until(lambda: effects.count("begin") == 2, "both are at work", 10)
         run(shop, name="b", lanes=2, max_wait_handler="30s")
         until(
-            lambda: any(hold.ending_s for hold, _ in first.replica.dispatcher.holds()),
+            lambda: any(state.ending_s for state, _ in first.replica.dispatcher.duties()),
             "it hears that one of them shall be let go",
             10,
         )
@@ -92,7 +92,7 @@ class HandingOverContract(AtWork):
         )
         joining.start()
         until(
-            lambda: any(hold.ending_s for hold, _ in first.replica.dispatcher.holds()),
+            lambda: any(state.ending_s for state, _ in first.replica.dispatcher.duties()),
             "it hears that some shall be let go",
             20,
         )
