@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from headrace.consumers.held_shard import Handout, HeldShard
 from headrace.core.errors import Fenced
-from headrace.core.groups.checkpoint import HandedOut
+from headrace.core.groups.handed_out import HandedOut
 from headrace.core.model import Bounds, Record, ShardId, Slice
 from headrace.core.ports import Grant
 

@@ -226,7 +226,7 @@ class Stream:
         raise self._backend.capabilities.refusal("split")
 
     def merge(self, shard: int, neighbour: int) -> NoReturn:
-        """Close two shards and open one in their place. No backend can do that yet, like `split`."""
+        """Close two shards and open one in their place. No backend can do that yet."""
         check_shard(self.info, shard)
         check_shard(self.info, neighbour)
         raise self._backend.capabilities.refusal("merge")
