@@ -18,8 +18,8 @@ class Checkpoint(NamedTuple):
     commits: int = 0
 
     def advanced(self, done: Slice) -> Checkpoint | None:
-        """The checkpoint behind the slice; None if the slice was committed already, because it begins
-        before the checkpoint."""
+        """The checkpoint behind the slice; None if the slice begins before the checkpoint, so that
+        it was committed already."""
         return None if done.start < self.next else Checkpoint(done.end, self.commits + 1)
 
     def moved(self, shard: ShardId, to: int, bounds: Bounds) -> Checkpoint:

@@ -69,10 +69,11 @@ class HandedOut:
         return len(self._open)
 
     def due(self, now: float, every_s: float) -> bool:
-        """Whether a done slice has waited for its commit for ``every_s``, even if no slice follows."""
+        """Whether a done slice has waited for its commit for ``every_s``; no other slice need
+        follow it."""
         return self._since is not None and now - self._since >= every_s
 
     def commit(self, end: int, now: float) -> None:
-        """The checkpoint is stored at ``end``. A slice that was done meanwhile waits from now on."""
+        """The checkpoint is stored at ``end``. A slice done meanwhile waits from now on."""
         self.committed = end
         self._since = None if self.next <= end else now
