@@ -13,7 +13,7 @@ KAFKA := contract native log copying reading lag settings
 LATER := backends/lmdb backends/kafka engines spark $(DOORS)
 comma := ,
 space := $(subst ,, )
-WHOLE := $(subst $(space),$(comma),$(patsubst %,*/core/%.py,$(patsubst %,groups/%,machine draft group events allocators even_shares seat silence checkpoint group_bytes journal) byte_fields $(patsubst %,computations/%,dispatch policy attempts)))
+WHOLE := $(subst $(space),$(comma),$(patsubst %,*/core/%.py,$(patsubst %,groups/%,machine draft group events allocators even_shares seat silence checkpoint handed_out group_bytes journal) byte_fields $(patsubst %,computations/%,dispatch policy attempts)))
 
 .DEFAULT_GOAL := help
 

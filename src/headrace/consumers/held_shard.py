@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 from operator import length_hint
 
-from headrace.core.groups.checkpoint import HandedOut
+from headrace.core.groups.handed_out import HandedOut
 from headrace.core.model import Record, ShardId
 from headrace.core.ports import Grant, ReadResult
 from headrace.core.records.batch import Batch

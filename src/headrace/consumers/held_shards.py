@@ -16,7 +16,7 @@ from headrace.consumers.current_handout import CurrentHandout
 from headrace.consumers.held_shard import Handout, HeldShard
 from headrace.consumers.unstored import UnstoredRecords
 from headrace.core.errors import BadSetting, Fenced
-from headrace.core.groups.checkpoint import HandedOut
+from headrace.core.groups.handed_out import HandedOut
 from headrace.core.model import Record, ShardId, Slice
 from headrace.core.ports import Commit, Grant
 from headrace.process.wakeup import Wakeup

@@ -11,7 +11,7 @@ from headrace.core.errors import UnknownStream
 from headrace.core.groups.events import Event, Evict, Join, Reply, ShardsChanged
 from headrace.core.groups.group import Group
 from headrace.core.groups.seat import Seat
-from headrace.core.groups.silence import SilenceWatch, Watched
+from headrace.core.groups.silence import MemberId, SilenceWatch
 from headrace.core.groups.subscription import Subscription
 from headrace.core.model import ShardId, StreamInfo
 from headrace.core.ports import GroupStore, Log
@@ -82,7 +82,7 @@ class Observer:
         after = [name for name in sorted(group.members) if name > own]
         before = [name for name in sorted(group.members) if name < own]
         for name in [*after, *before][:NEIGHBOURS]:
-            who: Watched = name, group.members[name].incarnation
+            who: MemberId = name, group.members[name].incarnation
             sign = self._liveness.sign(group.name, *who)
             if sign is not None and not sign.alive:
                 self._evict(group.name, Evict(*who, "dead"))
@@ -102,7 +102,7 @@ class Observer:
             self._evict(group.name, evict)
 
     def _evict(self, group: str, evict: Evict) -> None:
-        who: Watched = evict.member, evict.incarnation
+        who: MemberId = evict.member, evict.incarnation
 
         def still() -> bool:
             return self._watch.still_gone(evict, self._liveness.sign(group, *who))

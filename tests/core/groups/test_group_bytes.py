@@ -242,10 +242,10 @@ def test_bytes_too_many_are_damage() -> None:
         decoded(GOLDEN + b"\0", _by_name)
 
 
-def test_parents_of_shards_that_are_not_there_are_damage() -> None:
+def test_parents_of_unknown_shards_are_damage() -> None:
     at = GOLDEN.rindex(b"\0\0\0\1\0\0\0\0")
     turned = GOLDEN[:at] + b"\0\0\0\7" + GOLDEN[at + 4 :]
-    with pytest.raises(BadStored, match=r"parents of shards that are not there: \[7\]"):
+    with pytest.raises(BadStored, match=r"parents of unknown shards: \[7\]"):
         decoded(turned, _by_name)
 
 

@@ -30,7 +30,7 @@ from headrace.core.groups.events import (
 from headrace.core.groups.group import Group, ShardStanding
 from headrace.core.groups.group_bytes import decoded, encoded
 from headrace.core.groups.machine import step
-from headrace.core.groups.silence import Watched
+from headrace.core.groups.silence import MemberId
 from headrace.core.model import ShardId, Slice
 from headrace.core.ports import Grant
 from tests.harness.simulator.net import Asked, Net
@@ -58,7 +58,7 @@ class Violation(AssertionError):
 class _Tenure:
     """One epoch of a shard: who got it, from where on, and what came of it."""
 
-    owner: Watched
+    owner: MemberId
     start: int
     """The checkpoint at the grant."""
     next: int = -1
@@ -67,7 +67,7 @@ class _Tenure:
     """The group's version when the epoch was superseded."""
     ended_s: float = 0.0
     ended_by: str = ""
-    doer: Watched | None = None
+    doer: MemberId | None = None
 
 
 @dataclass(slots=True)
@@ -236,7 +236,7 @@ class Checks:
         if tenure.ended_by == "released" and self._worked_on(shard, tenure.owner):
             self._fail("T6", shard, f"{tenure.owner} still works under epoch {old.epoch}")
 
-    def _worked_on(self, shard: ShardId, by: Watched) -> bool:
+    def _worked_on(self, shard: ShardId, by: MemberId) -> bool:
         workers = [replica.workers.get(shard) for replica in self.replicas]
         return any(w and w.working and (w.member, w.incarnation) == by for w in workers)
 
@@ -405,7 +405,7 @@ class Checks:
             self._fail("T8", None, f"{evict}: silent for {silent_s:.1f} s, as far as was watched")
 
     @staticmethod
-    def _owner(group: Group, standing: ShardStanding) -> Watched | None:
+    def _owner(group: Group, standing: ShardStanding) -> MemberId | None:
         if standing.owner is None or standing.owner not in group.members:
             return None
         return standing.owner, group.members[standing.owner].incarnation

@@ -9,7 +9,7 @@ from typing import Any
 from headrace.core.errors import HeadraceError
 from headrace.core.groups.allocators import Allocator
 from headrace.core.groups.events import Event, Reply
-from headrace.core.groups.silence import Watched
+from headrace.core.groups.silence import MemberId
 from headrace.core.ports import Sign
 from headrace.groups.coordinator import Coordinator, Pause, Transact, Wish
 from tests.harness.simulator.store import GROUP, SimStore
@@ -83,9 +83,9 @@ class Net:
         self.muted: set[str] = set()
         """Those who hear, but are not heard any more."""
         self.servers: list[tuple[Node, Coordinator]] = []
-        self._beats: dict[Watched, int] = {}
-        self._owners: dict[Watched, tuple[Node, int]] = {}
-        self.signed_at_s: dict[Watched, float] = {}
+        self._beats: dict[MemberId, int] = {}
+        self._owners: dict[MemberId, tuple[Node, int]] = {}
+        self.signed_at_s: dict[MemberId, float] = {}
         self.signs_fail = False
 
     def call(
@@ -130,7 +130,7 @@ class Net:
 
     # Signs of life: small files beside the store, or what a server heard
 
-    def sign(self, node: Node, who: Watched, beat: int, given: Call) -> None:
+    def sign(self, node: Node, who: MemberId, beat: int, given: Call) -> None:
         """Write a sign; ``given`` is called once it can be seen."""
         if node.name in self.muted:
             return
@@ -146,11 +146,11 @@ class Net:
 
         node.later(self.world.about(0.002), written)
 
-    def look(self, who: Watched) -> Sign | None:
+    def look(self, who: MemberId) -> Sign | None:
         if who not in self._beats:
             return None
         return Sign(not self.swarm.dead_is_seen or self.lives(who), self._beats[who])
 
-    def lives(self, who: Watched) -> bool:
+    def lives(self, who: MemberId) -> bool:
         node, life = self._owners[who]
         return node.alive and node.life == life

@@ -12,7 +12,7 @@ from headrace.core.errors import HeadraceError
 from headrace.core.groups.events import Evict, ShardFacts, ShardsChanged, StreamFacts
 from headrace.core.groups.group import Group
 from headrace.core.groups.seat import Seat
-from headrace.core.groups.silence import SilenceWatch, Watched
+from headrace.core.groups.silence import MemberId, SilenceWatch
 from headrace.core.model import ShardId
 from headrace.groups.coordinator import Coordinator, Get
 from tests.harness.simulator.net import Net
@@ -68,7 +68,7 @@ class Observer:
 
         self.store.ask(self.node, Get(store_keys.group_key(GROUP)), found, None)
 
-    def _judge(self, group: Group, own: Watched | None) -> None:
+    def _judge(self, group: Group, own: MemberId | None) -> None:
         signs = {
             (name, member.incarnation): (
                 self.net.look((name, member.incarnation)),

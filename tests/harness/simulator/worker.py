@@ -7,8 +7,9 @@ from typing import Any, Protocol
 
 from headrace.core import store_keys
 from headrace.core.errors import HeadraceError
-from headrace.core.groups.checkpoint import Checkpoint, HandedOut
+from headrace.core.groups.checkpoint import Checkpoint
 from headrace.core.groups.events import Evict
+from headrace.core.groups.handed_out import HandedOut
 from headrace.core.groups.seat import Seat
 from headrace.core.model import ShardId, Slice
 from headrace.core.ports import Grant

@@ -1,7 +1,7 @@
 """Allocators: which member of a group should own which shard.
 
-An allocator is a pure, stable function of the members, the shards and their owners of now: whoever
-asks, in whatever process, gets the same answer. `dealt` asks it, and takes no answer unchecked.
+An allocator is a pure, stable function of the members, the shards and their current owners: it
+gives the same answer in every process. `dealt` asks an allocator and checks every answer.
 """
 
 from __future__ import annotations
@@ -26,23 +26,25 @@ _CAPPED = re.compile(r"capped\(([1-9][0-9]{0,8})\)", re.ASCII)
 
 
 Deal = Callable[[Members, Shards, Owners], Assignment]
-"""From members by name, shards in order, and owners of now. Every shard has a member subscribing
-to it, and so does every owner to what it owns."""
+"""A function from members sorted by name, shards in order, and current owners. Every shard has a
+member that subscribes to it, and every owner subscribes to its shards."""
 
 KielFunction = Callable[[list[str], list[str]], Mapping[str, Mapping[str, Collection[int]]]]
-"""From members and ``topic:partition`` texts, both sorted, to member -> topic -> partitions."""
+"""A function from members and ``topic:partition`` texts, both sorted, to member -> topic ->
+partitions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Allocator:
-    """A way to deal shards. The members of a group agree on its name and version."""
+    """A way to deal shards. The members of a group must agree on its name and version."""
 
     name: str
     version: str = "1"
     deal: Deal | None = field(default=None, compare=False, repr=False)
-    """None: known by name only in this process, which cannot deal then."""
+    """None if this process knows the allocator by name only. Then it cannot deal."""
     replicas: int | None = field(default=None, compare=False)
-    """No member holds more than ``ceil(shards / replicas)``, even if shards stay without owner."""
+    """No member holds more than ``ceil(shards / replicas)``, even if shards stay without an
+    owner."""
 
     def __post_init__(self) -> None:
         for what, text in (("name", self.name), ("version", self.version)):
@@ -63,14 +65,15 @@ class Allocator:
 
 
 def capped(replicas: int) -> Allocator:
-    """Balanced, but nobody takes more than the share of one in so many, even while fewer run."""
+    """Balanced, but no member takes more than its share among ``replicas`` members, even while
+    fewer run."""
     if type(replicas) is not int or not 0 < replicas < REPLICAS_END:
         raise BadSetting(f"capped({replicas!r}): a whole number from 1 to {REPLICAS_END - 1}")
     return Allocator(f"capped({replicas})", deal=partial(_capped, replicas), replicas=replicas)
 
 
 def kiel(function: KielFunction, name: str, version: str = "1") -> Allocator:
-    """An allocation function written for kiel, asked in its own words."""
+    """An allocator that calls an allocation function written for kiel, with kiel's arguments."""
 
     def deal(members: Members, shards: Shards, _: Owners) -> Assignment:
         rows = function([member.name for member in members], sorted(map(str, shards)))
@@ -94,8 +97,8 @@ def named(name: str) -> Allocator:
 def dealt(
     allocator: Allocator, members: Members, shards: Shards, current: Owners
 ) -> dict[ShardId, str]:
-    """The member each shard should belong to, as the allocator says; an answer that cannot be
-    carried out is `BadAllocation`. Shards nobody subscribes to stay without owner."""
+    """The member that should own each shard, as the allocator says. Raises `BadAllocation` for an
+    answer that cannot be carried out. Shards without a subscriber stay without an owner."""
     members = tuple(sorted(members, key=lambda member: member.name))
     streams = {member.name: member.streams for member in members}
     subscribed = frozenset(chain.from_iterable(streams.values()))
@@ -177,7 +180,8 @@ def _line(text: str) -> str:
 
 
 def _is_free(name: str, deal: Deal) -> bool:
-    """Whether that function may have this name: a shipped one means the same everywhere."""
+    """Whether the function may have this name: a shipped name means the same function
+    everywhere."""
     if found := _CAPPED.fullmatch(name):
         return isinstance(deal, partial) and (deal.func, deal.args) == (_capped, (int(found[1]),))
     return deal is _DEALS.get(name, deal)
@@ -193,11 +197,11 @@ def _cap(shards: int, replicas: int) -> int:
 
 
 def _round_robin(members: Members, shards: Shards, _: Owners) -> Assignment:
-    hands: dict[str, list[ShardId]] = {member.name: [] for member in members}
+    shares: dict[str, list[ShardId]] = {member.name: [] for member in members}
     turns = cycle(members)
     for shard in sorted(shards, key=str):
-        hands[next(m.name for m in turns if shard.stream in m.streams)].append(shard)
-    return hands
+        shares[next(m.name for m in turns if shard.stream in m.streams)].append(shard)
+    return shares
 
 
 def _single(members: Members, shards: Shards, current: Owners) -> Assignment:
@@ -205,12 +209,13 @@ def _single(members: Members, shards: Shards, current: Owners) -> Assignment:
     line = sorted(members, key=lambda member: (-held[member.name], member.name))
     owners = {s: next(m.name for m in line if s.stream in m.streams) for s in shards}
     if owners != current:
-        # Where subscriptions differ, another one may hold most now: who is active then stays so.
+        # Where subscriptions differ, another member may hold most now. Repeated, the answer is
+        # stable.
         return _single(members, shards, owners)
-    hands: dict[str, list[ShardId]] = {member.name: [] for member in members}
+    shares: dict[str, list[ShardId]] = {member.name: [] for member in members}
     for shard, name in owners.items():
-        hands[name].append(shard)
-    return hands
+        shares[name].append(shard)
+    return shares
 
 
 def _balanced(members: Members, shards: Shards, current: Owners) -> Assignment:

@@ -1,4 +1,5 @@
-"""A group being changed: shards go along the edges drawn in `core.group`, then it is finished."""
+"""A group while it is changed: shards go along the edges drawn in `machine`, then it is
+finished."""
 
 from __future__ import annotations
 
@@ -13,16 +14,16 @@ from headrace.core.groups.group import Group, Move, ShardStanding, State
 from headrace.core.model import ShardId
 
 GONE_KEPT = 64
-"""How many of those who left last are remembered."""
+"""How many of the members that left last are remembered."""
 
 
 class Draft:
-    """A copy of a group's shards and members to be changed edge by edge, then finished."""
+    """A copy of a group's shards and members that is changed edge by edge, then finished."""
 
     def __init__(self, group: Group, before: Group | None = None) -> None:
         self.group = group
         self.before = before or group
-        """What it is compared with at the end."""
+        """The group that the result is compared with: an equal result is no change."""
         self.version = group.version + 1
         self.shards = dict(group.shards)
         self.members = dict(group.members)
@@ -32,12 +33,13 @@ class Draft:
         self.removed = group.removed
         self.forgotten = group.forgotten
         self.read: set[ShardId] = set()
-        """Waiting, but read already: done as soon as they are free."""
+        """The waiting shards that are read already. They are done as soon as they are free."""
         self.hints: dict[ShardId, str] = {}
-        """Who should rather get a free shard: the same name under its old incarnation."""
+        """The member that should rather get a free shard: the one that owned it as an older
+        incarnation."""
         self.floor = group.floor
         self.fault = ""
-        """Why it could not be dealt, once it is finished."""
+        """Why the shards could not be dealt; set by `finished`."""
         self.moves: list[Move] = []
 
     def go(self, shard: ShardId, edge: str, after: State) -> None:
@@ -46,7 +48,7 @@ class Draft:
         self.moves.append(Move(shard, edge, before.state, after))
 
     def without(self, member: str) -> None:
-        """Take a member away: what it owned becomes free, what it was promised stays."""
+        """Remove a member: its shards become free; shards promised to it stay with their owners."""
         if member not in self.members:
             return
         self.gone = remembered(self.gone, {member: self.members.pop(member).incarnation})
@@ -60,7 +62,7 @@ class Draft:
                 self.shards[shard] = self.shards[shard]._replace(next=None)
 
     def let_go(self, shards: Iterable[ShardId]) -> None:
-        """The owner works on them no more."""
+        """The owner does not work on these shards any more."""
         for shard in shards:
             standing = self.shards[shard]
             if standing.state == "moving" and standing.next is not None:
@@ -85,19 +87,20 @@ class Draft:
             self._disown(shard)
 
     def recall(self, shard: ShardId, parents: tuple[int, ...]) -> None:
-        """A shard that the group does not know: forgotten as done, or not heard of yet."""
+        """Enter a shard that the group does not know: it was forgotten as done, or is not known
+        yet."""
         self.shards[shard] = ShardStanding("done", self.floor, parents=parents)
         self.entered = self.version
         self.forgotten = max(self.forgotten - 1, 0)
 
     def reopen(self, shard: ShardId) -> None:
-        """Its checkpoint was moved back."""
+        """The shard's checkpoint was moved back, so it is to be read again."""
         if self.shards[shard].state == "done":
             waits = self.group.order and self._waits(shard)
             self.go(shard, "7", "waiting" if waits else "free")
 
     def take_in(self, facts: StreamFacts) -> None:
-        """New shards enter, finished ones are done, those of a stream that is gone are dropped."""
+        """New shards enter, finished shards are done, shards that are gone are dropped."""
         known = self.streams.get(facts.stream)
         if known is not None and facts.id < known:
             return
@@ -132,7 +135,8 @@ class Draft:
             self._drop(shard for shard in mine if shard.index not in listed)
 
     def finished(self) -> Group:
-        """The group after the changes: waiters freed, the done forgotten, the rest dealt out."""
+        """The group after the changes. Shards that need not wait are freed, done shards are
+        forgotten, the rest is dealt."""
         self._free_waiters()
         self._forget_done()
         fault = self._deal()
@@ -149,7 +153,7 @@ class Draft:
             removed=self.removed,
             forgotten=self.forgotten + sum(move.edge == "forget" for move in self.moves),
             pending=fault is not None,
-            # An allocator may fail with other words each time: that is no change.
+            # An allocator may fail with other words each time. That is no change.
             fault=(self.before.fault or self.fault) if fault else "",
             moves=tuple(self.moves),
         )
@@ -157,7 +161,8 @@ class Draft:
         return self.before if unchanged else after
 
     def _enter(self, entering: Iterable[ShardId]) -> None:
-        """Judge shards that are new; all are there already, for one may descend from another."""
+        """Find the state of new shards. All of them are in the draft already, because one may
+        descend from another."""
         for shard in entering:
             standing = self.shards[shard]
             waits = self._waits(shard)
@@ -170,7 +175,8 @@ class Draft:
             self.entered = self.version
 
     def _waits(self, shard: ShardId) -> bool:
-        """Whether any ancestor is still to be read. What the group does not know was read."""
+        """Whether any ancestor is still to be read. An ancestor that the group does not know was
+        read."""
         ahead = [shard]
         met = {shard}
         while ahead:
@@ -196,8 +202,9 @@ class Draft:
                         ended = True
 
     def _forget_done(self) -> None:
-        """Keep what a waiting shard descends from, and what descends from a shard still to be
-        read: so the ancestry of all that waits, or will, stays whole."""
+        """Forget done shards, but keep the ancestors of a waiting shard and the descendants of a
+        shard that is still to be read. So a shard that waits, or will wait, keeps all its
+        ancestors."""
         if all(standing.state != "done" for standing in self.shards.values()):
             return
         needed: set[ShardId] = set()
@@ -224,7 +231,8 @@ class Draft:
         self.removed = self.version
 
     def _deal(self) -> str | None:
-        """Carry out what the allocator says; the fault if it cannot be: then nothing moves."""
+        """Carry out what the allocator says. Returns the fault if that is impossible; then no shard
+        moves."""
         if not self.members:
             return None
         if self.group.allocator.deal is None:
@@ -279,6 +287,6 @@ class Draft:
 
 
 def remembered(gone: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
-    """Those who left, the last ones last, and not too many."""
+    """The incarnations of the members that left, the last ones last; at most `GONE_KEPT`."""
     kept = {name: incarnation for name, incarnation in gone.items() if name not in more}
     return dict([*kept.items(), *more.items()][-GONE_KEPT:])

@@ -1,4 +1,4 @@
-"""Shards shared out among members: in proportion to their capacity, with as few moves as can be."""
+"""Shards shared among members: in proportion to their capacity, with as few moves as possible."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.core.errors import BadSetting
 from headrace.core.model import ShardId
 
 _STEP_MAX = 1e9
-"""A member lighter than a billionth of the heaviest counts as that: any sum stays finite."""
+"""A capacity below a billionth of the highest counts as a billionth, so that sums stay finite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +23,9 @@ class Candidate:
 
     name: str
     streams: frozenset[str]
-    """Those it subscribes to."""
+    """The streams that the member subscribes to."""
     capacity: float = 1.0
-    """Its weight among the others."""
+    """The weight of the member among the others."""
 
     def __post_init__(self) -> None:
         if not 0 < self.capacity < inf:
@@ -37,27 +37,29 @@ Shards = Sequence[ShardId]
 Owners = Mapping[ShardId, str]
 
 Assignment = Mapping[str, Collection[ShardId]]
-"""The shards of each member; a member left out has none."""
+"""The shards of each member. A member that is left out has none."""
 
 
 def shared(members: Members, shards: Shards, current: Owners, cap: int) -> Assignment:
-    """By capacity, nobody above the cap, and what can stay stays."""
+    """The shards of each member by capacity, at most ``cap``; a shard stays with its owner if it
+    can."""
     streams = {shard.stream for shard in shards}
     takers = [member for member in members if not streams.isdisjoint(member.streams)]
     if not all(streams <= member.streams for member in takers):
-        hands, loose = _kept(shards, current, {member.name: cap for member in takers})
-        return _Table(takers, cap).dealt(hands, loose)
+        shares, ownerless = _kept(shards, current, {member.name: cap for member in takers})
+        return _Table(takers, cap).dealt(shares, ownerless)
     quotas = _quotas(takers, min(len(shards), cap * len(takers)), Counter(current.values()))
-    hands, loose = _kept(shards, current, quotas)
-    # The emptiest hand takes first: so the shards of one stream spread.
-    seats = sorted((n, name) for name in quotas for n in range(len(hands[name]), quotas[name]))
-    for shard, (_, name) in zip(loose, seats, strict=False):
-        hands[name].append(shard)
-    return hands
+    shares, ownerless = _kept(shards, current, quotas)
+    # The member with the fewest shards takes first, so that the shards of one stream spread.
+    seats = sorted((n, name) for name in quotas for n in range(len(shares[name]), quotas[name]))
+    for shard, (_, name) in zip(ownerless, seats, strict=False):
+        shares[name].append(shard)
+    return shares
 
 
 def _quotas(members: Members, count: int, held: Mapping[str, int]) -> dict[str, int]:
-    """Proportional to capacity by largest remainder; of equals, who holds more gets one more."""
+    """How many shards each member gets, by capacity and largest remainder. Among equals, a member
+    that holds more gets one more."""
     whole = sum(Fraction(member.capacity) for member in members)
     shares = {member.name: count * Fraction(member.capacity) / whole for member in members}
     quotas = {name: int(share) for name, share in shares.items()}
@@ -70,26 +72,28 @@ def _quotas(members: Members, count: int, held: Mapping[str, int]) -> dict[str, 
 def _kept(
     shards: Shards, current: Owners, limits: Mapping[str, int]
 ) -> tuple[dict[str, list[ShardId]], list[ShardId]]:
-    """What the owners of now may keep, and the rest."""
-    hands: dict[str, list[ShardId]] = {name: [] for name in limits}
-    loose = []
-    # By index, then by stream: who has too many keeps some of every stream.
+    """The shards that their owners may keep, and the rest."""
+    shares: dict[str, list[ShardId]] = {name: [] for name in limits}
+    ownerless = []
+    # By index, then by stream: a member that has too many keeps some of every stream.
     for shard in sorted(shards, key=itemgetter(1, 0)):
         owner = current.get(shard)
-        if owner is None or len(hands[owner]) == limits[owner]:
-            loose.append(shard)
+        if owner is None or len(shares[owner]) == limits[owner]:
+            ownerless.append(shard)
         else:
-            hands[owner].append(shard)
-    return hands, sorted(loose)
+            shares[owner].append(shard)
+    return shares, sorted(ownerless)
 
 
 class _Table:
-    """Where subscriptions differ, shards pass along chains of members: each gives the next one a
-    shard that this one may hold too, and only the first and the last feel it.
+    """Shares shards among members whose subscriptions differ. Shards pass along chains of members:
+    each member gives the next one a shard that both may hold, so only the counts of the first and
+    the last member change.
 
-    Members are numbers here. The last number is nobody, whose every shard weighs infinitely much:
-    it gives before all others and takes nothing. A shard's kind is the set of the members that may
-    hold it, as bits. What all members together weigh is the sum of their count² / capacity.
+    Members are numbers here. The last number stands for no member. Each of its shards weighs
+    infinitely much, so it gives before all others and takes nothing. A shard's kind is the set of
+    the members that may hold it, as bits. The weight of an assignment is the sum of count² /
+    capacity over all members.
     """
 
     def __init__(self, members: Members, cap: int) -> None:
@@ -103,21 +107,21 @@ class _Table:
         self._piles: list[dict[int, list[ShardId]]] = [{} for _ in self._steps]
         self._counts = [0] * len(self._steps)
         self._last = [0.0] * len(self._steps)
-        """What the last shard of each weighs."""
+        """The weight of the last shard of each member."""
         self._next = [0.0] * len(self._steps)
-        """What one more would weigh."""
+        """The weight that one more shard of each member would have."""
 
-    def dealt(self, hands: Mapping[str, Shards], loose: Shards) -> Assignment:
-        """As even as the subscriptions allow: no chain is left that would make it lighter."""
-        for number, mine in enumerate((*hands.values(), loose)):
+    def dealt(self, shares: Mapping[str, Shards], ownerless: Shards) -> Assignment:
+        """The assignment, as even as the subscriptions allow: no chain could make it lighter."""
+        for number, mine in enumerate((*shares.values(), ownerless)):
             self._count(number, len(mine))
-        self._lay(len(hands), loose)
+        self._lay(len(shares), ownerless)
         self._level()
-        # The loose ones did what they could: only now may those move that have an owner.
-        for number, mine in enumerate(hands.values()):
+        # The shards without an owner are placed. Only now may shards that have one move.
+        for number, mine in enumerate(shares.values()):
             self._lay(number, mine)
         self._level()
-        piles = zip(hands, self._piles, strict=False)
+        piles = zip(shares, self._piles, strict=False)
         return {name: list(chain.from_iterable(pile.values())) for name, pile in piles}
 
     def _level(self) -> None:
@@ -132,11 +136,12 @@ class _Table:
                 while taker != giver:
                     taker = self._pass(*reached[taker], taker)
             else:
-                # What the heaviest can reach in vain, all others reach in vain.
+                # The heaviest member cannot give to these members, so no other member can.
                 unsettled = [number for number in unsettled if number not in reached]
 
     def _reached(self, giver: int) -> dict[int, tuple[int, int]]:
-        """The end of every chain, nearest first, with the one before it and the kind it gives."""
+        """The end of every chain, nearest first, with the member before it and the kind that this
+        one gives."""
         reached = {giver: (giver, 0)}
         missing = (1 << len(self._steps) - 1) - 1 & ~(1 << giver)
         line = [giver]
@@ -159,7 +164,7 @@ class _Table:
         return giver
 
     def _lay(self, number: int, shards: Shards) -> None:
-        """Beneath what lies there: what came last is the first to go."""
+        """Put shards beneath those of a member: the shard that came last is the first to go."""
         for shard in reversed(shards):
             self._piles[number].setdefault(self._kinds[shard.stream], []).insert(0, shard)
 

@@ -1,7 +1,7 @@
 """What can happen to a group, and what the group answers: input and output of `machine.step`.
 
-Every event may come twice, late, or out of order. So each names exactly what it speaks of: a member
-by name and incarnation, a shard by its epoch.
+Every event may come twice, late, or out of order. So each event names exactly what it is about: a
+member by name and incarnation, a shard by its epoch.
 """
 
 from __future__ import annotations
@@ -22,41 +22,42 @@ INDEX_END = 2**32
 NUMBER_END = 2**63
 
 Proof = Literal["dead", "silent"]
-"""Why a member is thought gone: its process is dead, or it was silent for a whole session."""
+"""Why a member is called gone: its process is dead, or it was silent for a whole session."""
 
 Why = Literal[
-    "fenced",  # a newer incarnation is there, or this one was evicted
-    "no group",  # it was deleted, or never was
+    "fenced",  # a newer incarnation joined, or this one was evicted
+    "no group",  # the group was deleted, or never existed
     "allocator",  # the group's allocator is another one
     "allocation",  # the allocator's result cannot be carried out
-    "late",  # what it speaks of is another by now: an epoch, a group, its attributes
-    "unknown",  # no event of this version
+    "late",  # the epoch, the group or the attributes that the event names have changed
+    "unknown",  # this version knows no such event
     "full",  # more members or shards than a group can hold
 ]
 
 
 class ShardFacts(NamedTuple):
-    """What an observer found out about a shard of a stream."""
+    """What an observer has found out about a shard of a stream."""
 
     index: int  # type: ignore[assignment]  # instead of tuple.index
     parents: tuple[int, ...] = ()
     finished_at: int | None = None
-    """The shard's epoch in the group while the observer found it closed and its checkpoint at its
-    end; 0 if the group did not know it. A checkpoint moved meanwhile has raised the epoch."""
+    """The shard's epoch in the group at which the observer found the shard closed and its
+    checkpoint at its end; 0 if the group did not know the shard; None if it is not finished. A
+    checkpoint that was moved meanwhile has raised the epoch."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamFacts:
-    """All shards of a stream, closed ones too; none if the stream is gone."""
+    """All shards of a stream, open and closed; no shards if the stream is gone."""
 
     stream: str
     id: int
-    """Streams of one name that come one after the other have growing ids."""
+    """The id of the stream. A stream created later under the same name has a higher id."""
     shards: tuple[ShardFacts, ...]
     seen: int = 0
-    """The group's version that the observer saw before it looked: what the group has forgotten
-    since is not new, and the checkpoints of an earlier group of this name say nothing about this
-    one."""
+    """The group's version that the observer saw before it looked at the stream. A shard that the
+    group has forgotten since then is not new, and checkpoints of an earlier group of the same name
+    do not count."""
 
     def __post_init__(self) -> None:
         checked_name(self.stream)
@@ -67,8 +68,8 @@ class StreamFacts:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A member enters; a newer incarnation of a name takes the place of the older one. One that is
-    there already takes on the streams that are new to it."""
+    """A member enters. A newer incarnation of a name takes the place of the older one. An
+    incarnation that is a member already takes on the streams that are new to it."""
 
     member: str
     incarnation: int
@@ -76,7 +77,8 @@ class Join:
     allocator: Allocator
     capacity: float = 1.0
     order: bool = False
-    """For a group that is not there yet, as is the timeout; changed by `Configure` only."""
+    """Used only if the event creates the group, as is the timeout. Only `Configure` changes
+    them."""
     timeout_s: float = 10.0
 
     def __post_init__(self) -> None:
@@ -97,20 +99,21 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """A member tells what it works on, and asks what it may work on."""
+    """A member reports which shards it works on, and asks which ones it may work on."""
 
     member: str
     incarnation: int
     beat: int
     seen: int
-    """The version of the last answer it has applied: of what was granted later it cannot know."""
+    """The version of the last answer that the member has applied. It cannot know of later
+    grants."""
     held: Mapping[ShardId, int]
-    """Epochs of the shards it works on, also of those it is about to let go."""
+    """The epochs of the shards that the member works on, also of those that it is letting go."""
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """A member has let go of shards, without waiting for its next heartbeat."""
+    """A member has let go of shards. This need not wait for its next heartbeat."""
 
     member: str
     incarnation: int
@@ -125,13 +128,13 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class Evict:
-    """An observer found a member gone; it looked once more right before this."""
+    """An observer has found a member gone, and has looked once more right before this event."""
 
     member: str
     incarnation: int
     proof: Proof
     silent_s: float = 0.0
-    """How long it was watched being silent: the group knows best how long it may be."""
+    """How long the observer saw the member silent. The group decides whether that is too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +146,7 @@ class ShardsChanged:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Whoever works under this epoch shall not commit any more; the owner stays."""
+    """No commit under this epoch may succeed any more. The owner stays."""
 
     shard: ShardId
     epoch: int
@@ -151,7 +154,7 @@ class Fence:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The shard is given to nobody until it is resumed."""
+    """The shard is given to no member until it is resumed."""
 
     shard: ShardId
     epoch: int
@@ -165,16 +168,16 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class ForceCheckpoint:
-    """The checkpoint is moved by force, back or forth; whoever works there is fenced."""
+    """The checkpoint is moved by force, back or forth. The owner is fenced."""
 
     shard: ShardId
     epoch: int
-    """Of a shard that the group does not know: the group's floor."""
+    """The shard's epoch; the group's floor if the group does not know the shard."""
     next: int
     finished: bool
-    """The shard is closed, and this is its end."""
+    """Whether the shard is closed and ``next`` is its end."""
     parents: tuple[int, ...] = ()
-    """Of the shard, in case the group has forgotten it as done."""
+    """The shard's parents, in case the group has forgotten the shard as done."""
 
     def __post_init__(self) -> None:
         if not (isinstance(self.next, int) and 0 <= self.next <= OFFSET_MAX):
@@ -184,10 +187,11 @@ class ForceCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class Configure:
-    """Attributes changed; None leaves one as it is."""
+    """Attributes of the group are changed. None leaves an attribute as it is."""
 
     configured: int
-    """When they were last changed, as far as is known: who comes late changes nothing."""
+    """The version of the last such change that the sender knows of. A late event changes
+    nothing."""
     order: bool | None = None
     timeout_s: float | None = None
     allocator: Allocator | None = None
@@ -201,10 +205,10 @@ class Configure:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """The group ends; what it left in the store is swept afterwards."""
+    """The group is deleted. What it leaves in the store is swept afterwards."""
 
     born: int
-    """Which group of this name is meant."""
+    """The version at which the meant group was created: another of its name may exist by now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,23 +237,23 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """What a member may work on: exactly the shards it holds, none that is moving away."""
+    """The shards that a member may work on: exactly those that it holds, none that is moving."""
 
     version: int
     shards: Mapping[ShardId, int]
-    """Each with its epoch."""
+    """The epoch of each shard."""
     streams: Mapping[str, int]
-    """Ids of the streams: one that was deleted and made anew is another one."""
+    """The ids of the streams. A stream that was deleted and created anew has another id."""
     beat: int = 0
     timeout_s: float = 10.0
     """How long this member may be silent."""
     fault: str = ""
-    """Why the group could not be dealt anew; the old assignment stands."""
+    """Why the shards could not be dealt anew. The old assignment stands."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """The event has been taken in, or had nothing left to change."""
+    """The event has changed the group, or there was nothing left to change."""
 
     version: int
 

@@ -1,5 +1,6 @@
-"""How a group stands: its members, its shards, and who owns which. Values; `core.group` makes new
-ones."""
+"""A group as a value: its members, its shards, and which member owns which shard.
+
+`machine.step` makes a new value for each change."""
 
 from __future__ import annotations
 
@@ -16,11 +17,12 @@ State = Literal["waiting", "free", "held", "moving", "done"]
 
 class Member(NamedTuple):
     incarnation: int
-    """Of two of one name, the higher one is the newer."""
+    """Of two members of one name, the one with the higher incarnation is the newer."""
     streams: frozenset[str]
     capacity: float = 1.0
     timeout_s: float = 10.0
-    """The one it knows of: a shorter one holds for it when it has seen it."""
+    """How long the member believes that it may be silent. A shorter timeout of the group holds for
+    the member only once the member has seen it."""
 
 
 class ShardStanding(NamedTuple):
@@ -28,20 +30,21 @@ class ShardStanding(NamedTuple):
 
     state: State
     epoch: int = 0
-    """Counts its grants, and whatever else fences who works on it."""
+    """Counts the grants of the shard, and whatever else fences its owner."""
     owner: str | None = None
-    """While held or moving."""
+    """The member that owns the shard, while it is held or moving."""
     next: str | None = None
-    """While moving; nobody if it was stopped, or if there are more shards than may be held."""
+    """The member that is promised the shard, while it is moving. None if the shard was stopped, or
+    if there are more shards than the members may hold."""
     granted: int = 0
     """The group's version when the owner got this epoch."""
     parents: tuple[int, ...] = ()
     stopped: bool = False
-    """Given to nobody."""
+    """Whether the shard is given to no member until it is resumed."""
 
 
 class Move(NamedTuple):
-    """One edge that a shard went along."""
+    """One edge of the drawing in `machine` that a shard went along."""
 
     shard: ShardId
     edge: str
@@ -54,39 +57,42 @@ class Group:
     name: str
     version: int = 0
     exists: bool = False
-    """A deleted group leaves this behind, so that its version and epochs go on if it comes back."""
+    """False for what a deleted group leaves behind, so that its version and epochs go on if it is
+    created anew."""
     born: int = 0
-    """The version when it was created, or created anew."""
+    """The version at which the group was created, or created anew."""
     order: bool = False
-    """A shard waits until all its ancestors are done."""
+    """Whether a shard waits until all its ancestors are done."""
     timeout_s: float = 10.0
     """How long a member may be silent."""
     configured: int = 0
-    """The version when order, timeout or allocator were changed by hand."""
+    """The version at which order, timeout or allocator were last changed by hand."""
     allocator: Allocator = balanced
     members: Mapping[str, Member] = field(default_factory=dict)
     gone: Mapping[str, int] = field(default_factory=dict)
-    """The last incarnations of those who left or were evicted last: they do not come back."""
+    """The last incarnations of the members that left or were evicted last. They cannot come
+    back."""
     streams: Mapping[str, int] = field(default_factory=dict)
-    """Ids by name; of a deleted group, those that are still to be swept."""
+    """The ids of the streams, by name; in a deleted group, of those that are still to be swept."""
     shards: Mapping[ShardId, ShardStanding] = field(default_factory=dict)
     floor: int = 0
-    """No shard that is new, or was forgotten, begins with a lower epoch."""
+    """The lowest epoch that a new or a forgotten shard begins with."""
     entered: int = 0
-    """The version when a shard last entered."""
+    """The version at which a shard last entered."""
     removed: int = 0
-    """The version when a shard was last forgotten or dropped."""
+    """The version at which a shard was last forgotten or dropped."""
     forgotten: int = 0
-    """How many done shards are only counted any more."""
+    """How many done shards the group has forgotten."""
     pending: bool = False
-    """Not dealt: by somebody who does not know the allocator, or because of the fault."""
+    """Whether shards are still to be dealt: the process of the last change did not know the
+    allocator, or the allocator failed, as `fault` says."""
     fault: str = ""
     moves: tuple[Move, ...] = field(default=(), compare=False, repr=False)
-    """What the last step did; not stored."""
+    """What the last step did. It is not stored."""
 
     @lazy
     def by_owner(self) -> Mapping[str, Mapping[ShardId, ShardStanding]]:
-        """What each member owns: held and moving."""
+        """The shards that each member owns, held and moving."""
         owned: dict[str, dict[ShardId, ShardStanding]] = {}
         for shard, standing in self.shards.items():
             if standing.owner is not None:

@@ -1,4 +1,5 @@
-"""A group as bytes: 25 for each shard, behind a version byte. Layout: docs/format.md."""
+"""A group as bytes: a version byte first, 25 bytes for each shard. docs/format.md has the
+layout."""
 
 from __future__ import annotations
 
@@ -91,7 +92,8 @@ def encoded(group: Group) -> bytes:
 
 
 def decoded(data: bytes, allocator: Callable[[str, str], Allocator]) -> Group:
-    """The group, its allocator found by name and version; `NewerFormat`, or `BadStored`."""
+    """The group, with the allocator that ``allocator`` finds by name and version. Raises
+    `NewerFormat` or `BadStored`."""
     _check_version(data)
     try:
         return _decoded(data, allocator)
@@ -100,7 +102,7 @@ def decoded(data: bytes, allocator: Callable[[str, str], Allocator]) -> Group:
 
 
 def title(data: bytes) -> tuple[str, bool]:
-    """Its name, and whether it exists: without reading the rest."""
+    """The name of the group, and whether it exists. The rest is not read."""
     _check_version(data)
     try:
         reader = Fields(data)
@@ -159,7 +161,7 @@ def _decoded(data: bytes, allocator: Callable[[str, str], Allocator]) -> Group:
                 bool(state & _STOPPED),
             )
         if parents:
-            raise ValueError(f"parents of shards that are not there: {sorted(parents)[:3]}")
+            raise ValueError(f"parents of unknown shards: {sorted(parents)[:3]}")
     reader.end()
     return Group(
         name,

@@ -1,8 +1,9 @@
-"""What happened to a group, event by event, kept so that it can be told: a bounded journal.
+"""A bounded journal of a group: its last events, kept so that its changes can be explained.
 
-An entry lies in the slot of its version, so the last 256 changes are kept. Every 128 changes the
-whole group is kept too, three times: so there is always one with 128 changes behind it to replay
-`step` over. All of it is written together with the group. Layout: docs/format.md.
+An entry lies in the slot of its version, so the last 256 changes are kept. At every 128th change
+the whole group is kept too, and the last three of these snapshots stay. So there is always a
+snapshot with at least 128 changes after it, over which `step` can be replayed. Entry and snapshot
+are written together with the group. docs/format.md has the layout.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ SNAPSHOT_EVERY = 128
 SNAPSHOTS_KEPT = 3
 ENTRY_BYTES_MAX = 256 * 1024
 EVENT_BYTES_MAX = 4 * 1024 * 1024
-"""Of an event before it is packed."""
+"""The most bytes of an event before it is compressed."""
 
 _HEAD = struct.Struct(">BBBQq")
 _MEMBER = struct.Struct(">Q")
@@ -64,28 +65,29 @@ _COUNT = struct.Struct(">H")
 _NUMBER = struct.Struct(">I")
 
 _KINDS: tuple[type[Event], ...] = get_args(Event)
-"""A kind's number is its place, from 1 on; 0 is an event that cannot be told."""
+"""The number of a kind is its position here, from 1 on. 0 stands for an event that is not kept."""
 _PROOFS: tuple[Proof, ...] = get_args(Proof)
 _ORDERS = (None, False, True)
 
 Resolver = Callable[[str, str], Allocator]
-"""An allocator by its name and version; one that cannot deal if it is not known."""
+"""Finds an allocator by name and version. An unknown one is found too, but cannot deal."""
 
 
 class Entry(NamedTuple):
     """One change of a group."""
 
     version: int
-    """The group's, after it."""
+    """The version of the group after the change."""
     at_ms: int
     event: Event | None
-    """None: too large to tell."""
+    """None if the event was too large to be kept."""
     dealt: bool = True
-    """Whether the group's allocator was known where it happened; else others dealt later."""
+    """Whether the process that made the change knew the group's allocator. If not, another process
+    dealt the shards later."""
 
 
 def kept(after: Group, event: Event, at_ms: int, value: bytes) -> dict[bytes, bytes]:
-    """What is put beside the group's new value: the entry, and the whole group when it is due."""
+    """What is stored beside the group's new value: the entry, and the snapshot if one is due."""
     dealt = after.allocator.deal is not None
     entry = Entry(after.version, at_ms, event, dealt)
     puts = {store_keys.journal_key(after.name, after.version % ENTRIES_KEPT): encoded(entry)}
@@ -96,13 +98,13 @@ def kept(after: Group, event: Event, at_ms: int, value: bytes) -> dict[bytes, by
 
 
 def encoded(entry: Entry) -> bytes:
-    """The entry as bytes; without its event if that would be too large."""
+    """The entry as bytes, without its event if that is too large."""
     kind, body = 0, b""
     if entry.event is not None:
         try:
             body = _body(entry.event)
             kind = _KINDS.index(type(entry.event)) + 1
-        except (struct.error, ValueError):  # numbers or texts that no group takes in
+        except (struct.error, ValueError):  # numbers or texts that no group accepts
             body = b""
         if len(body) > EVENT_BYTES_MAX:
             kind, body = 0, b""
@@ -114,7 +116,8 @@ def encoded(entry: Entry) -> bytes:
 
 
 def decoded(data: bytes, allocator: Resolver) -> Entry:
-    """The entry, allocators found by name and version; `NewerFormat`, or `BadStored`."""
+    """The entry, with allocators that ``allocator`` finds by name and version. Raises `NewerFormat`
+    or `BadStored`."""
     if data and data[0] > VERSION:
         raise NewerFormat(
             f"a journal entry was written by a newer Headrace (version {data[0]}, this one reads "
@@ -127,8 +130,8 @@ def decoded(data: bytes, allocator: Resolver) -> Entry:
 
 
 def whole(name: str, snapshots: Iterable[Group], entries: Sequence[Entry]) -> Group | None:
-    """The group that lies furthest back among those from which every change up to the last is
-    told; the one before all changes too."""
+    """The earliest snapshot from which every event up to the last one is kept; the group before its
+    first change counts as a snapshot too."""
     told = {entry.version for entry in entries if entry.event is not None}
     first = max((entry.version for entry in entries), default=0)
     while first in told:
@@ -140,8 +143,8 @@ def whole(name: str, snapshots: Iterable[Group], entries: Sequence[Entry]) -> Gr
 def replayed(
     begin: Group, entries: Iterable[Entry], allocator: Resolver
 ) -> Iterator[tuple[Entry, Group, Group]]:
-    """Each entry with the group before and after it. It ends where an event is not told, or where
-    `step` does not lead to what happened: the allocator is not known, or is another by now."""
+    """Each entry with the group before and after it. Ends at an event that was not kept, and where
+    `step` does not lead to the stored version, because the allocator is unknown or has changed."""
     group = begin
     for entry in sorted(entries, key=lambda entry: entry.version):
         if entry.version <= begin.version:

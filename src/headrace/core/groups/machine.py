@@ -1,4 +1,4 @@
-"""Who may read which shard: ``step(group, event) -> (group, reply)``, and nothing else decides it.
+"""Which member may read which shard: ``step(group, event) -> (group, reply)`` alone decides it.
 
 A shard is in one of five states::
 
@@ -13,42 +13,42 @@ A shard is in one of five states::
                       7 │
                         └── done ◀────8──── free, held, moving
 
-The edges, by number as in LogHub's picture, with those that leaving, fencing and stopping add:
+The edges have the numbers of LogHub's picture; leaving, fencing and stopping add some:
 
     1 waiting   new -> waiting       order is on, and an ancestor is not done
-    1 free      new -> free          it may be read
+    1 free      new -> free          the shard may be read
     1 done      new -> done          closed and empty, but an ancestor is not done
     2           waiting -> free      all ancestors are done, or order was switched off
     3           free -> held         given to a member, under a new epoch
-    4 gone      held -> free         the owner was evicted, left, or is back as a newer one
-    5           held -> moving       it should be another's: promised to the next owner
+    4 gone      held -> free         the owner was evicted, left, or a newer one joined
+    5           held -> moving       another member should own it: promised to the next owner
     6 released  moving -> held       the owner has let go: the next owns it, under a new epoch
-    6 kept      moving -> held       the next owner is gone, or not needed: it stays, same epoch
+    6 kept      moving -> held       no next owner is left or needed: the owner stays, same epoch
     7           done -> free         the checkpoint was moved back by force
     7           done -> waiting      the same, while order is on and an ancestor is not done
     8 free      free -> done         closed, and read to its end
     8 held      held -> done         closed, and read to its end
     8 moving    moving -> done       closed, and read to its end
     9 gone      moving -> free       the owner is gone, as in 4
-    let go      held -> free         the owner let go of what it could have kept
-    let go      moving -> free       the owner has let go, and nobody is next
-    stop        held -> moving       promised to nobody, until it is resumed
-    next        moving -> moving     promised to somebody else
+    let go      held -> free         the owner let go, though it could have kept the shard
+    let go      moving -> free       the owner has let go, and there is no next owner
+    stop        held -> moving       promised to no member, until it is resumed
+    next        moving -> moving     promised to another member
     fence       free -> free         the epoch rises: a checkpoint was moved by force
     fence       held -> held         the epoch rises, the owner stays
     fence       moving -> moving     the epoch rises, the owner stays
     fence       waiting -> waiting   the epoch rises: a checkpoint was moved by force
     fence       done -> done         the epoch rises: a checkpoint was moved by force
     forget      done -> gone         no descendant waits for it any more
-    drop        waiting -> gone      it is gone, with its stream or without
-    drop        free -> gone         it is gone, with its stream or without
-    drop        held -> gone         it is gone, with its stream or without
-    drop        moving -> gone       it is gone, with its stream or without
-    drop        done -> gone         it is gone, with its stream or without
+    drop        waiting -> gone      the shard is gone, with or without its stream
+    drop        free -> gone         the shard is gone, with or without its stream
+    drop        held -> gone         the shard is gone, with or without its stream
+    drop        moving -> gone       the shard is gone, with or without its stream
+    drop        done -> gone         the shard is gone, with or without its stream
 
 `step` is total and deterministic: an event that is unknown, late or repeated changes nothing. Each
-change raises the group's version by one. A shard's epoch rises with each grant, and one that was
-released is never granted again: giving a shard back to the one who let go is a new epoch too.
+change raises the group's version by one. A shard's epoch rises with each grant. An epoch that was
+released is never granted again: even the member that let go gets the shard back under a new epoch.
 """
 
 from __future__ import annotations
@@ -98,11 +98,11 @@ _OfAGroup = (
     | Configure
     | Delete
 )
-"""What can happen only to a group that exists."""
+"""The events that can happen only to a group that exists."""
 
 
 def step(group: Group, event: Event) -> tuple[Group, Reply]:
-    """The group after the event, and the answer to whoever sent it."""
+    """The group after the event, and the answer to the sender of the event."""
     if not group.exists and isinstance(event, _OfAGroup):
         return group, Denied("no group", f"there is no group {group.name!r}")
     match event:
@@ -134,7 +134,7 @@ def step(group: Group, event: Event) -> tuple[Group, Reply]:
             return group, _unknown(event)
 
 
-# One function per event: what it asks for, in terms of a draft
+# One function per event: what the event asks for, in terms of a draft
 
 
 def _heartbeat(group: Group, event: Heartbeat) -> tuple[Group, Reply]:
@@ -187,14 +187,14 @@ def _join(group: Group, event: Join) -> tuple[Group, Reply]:
 
 
 def _reads_more(group: Group, event: Join, known: Member) -> tuple[Group, Reply]:
-    """A member of now takes on further streams. It gives none up: this may come late."""
+    """A member takes on further streams. It gives up none, because the event may come late."""
     if known.streams.issuperset(facts.stream for facts in event.streams):
         return group, _granted(group, event.member)
     return _reading(group, Draft(group), event, known)
 
 
 def _reading(group: Group, draft: Draft, event: Join, member: Member) -> tuple[Group, Reply]:
-    """The member reads the streams of the event too."""
+    """The member reads the streams of the event, besides its own."""
     streams = member.streams.union(facts.stream for facts in event.streams)
     draft.members[event.member] = member._replace(streams=streams)
     for facts in event.streams:
@@ -262,7 +262,7 @@ def _resume(group: Group, event: Resume) -> tuple[Group, Reply]:
     draft = Draft(group)
     if standing.stopped:
         draft.shards[event.shard] = standing._replace(stopped=False)
-        # A stop that comes late a second time must not find the epoch it speaks of.
+        # A stop that comes a second time, and late, must not find the epoch that it names.
         draft.fence(event.shard)
     return _settled(draft)
 
@@ -324,7 +324,7 @@ def _swept(group: Group, event: Swept) -> tuple[Group, Reply]:
     return after, Settled(after.version)
 
 
-# What is asked more than once, and replies
+# Shared questions, and replies
 
 
 def _may_be_gone(group: Group, event: Evict) -> bool:
@@ -354,8 +354,8 @@ def _granted(group: Group, member: str, beat: int = 0) -> Granted:
         for shard, standing in group.owned(member).items()
         if standing.state == "held"
     }
-    # Nobody calls it silent before the timeout that the group knows it to know; and a longer one is
-    # not its own before that.
+    # No observer calls the member silent before the timeout that the group has told it. So the
+    # shorter of the two holds for the member.
     timeout_s = min(group.timeout_s, group.members[member].timeout_s)
     return Granted(group.version, shards, group.streams, beat, timeout_s, group.fault)
 
@@ -365,7 +365,9 @@ def _fenced(group: Group, member: str) -> Denied:
 
 
 def _late(shard: ShardId) -> Denied:
-    return Denied("late", f"{shard} has another epoch or owner by now, or is not known")
+    return Denied(
+        "late", f"{shard} has another epoch or owner by now, or the group does not know it"
+    )
 
 
 def _unknown(event: Never) -> Denied:

@@ -1,8 +1,9 @@
-"""One member's side of a group: what it may work on, and when it must doubt that.
+"""One member's side of a group: which shards it may work on, and when it must doubt that.
 
-It sends one heartbeat at a time, and only the answer to it changes what is held. What was let go
-under an epoch is never taken up again under it. A member whose lease is in doubt, or which is told
-that it is fenced, is over: its process comes back as a new incarnation, with a new `Seat`.
+A member sends one heartbeat at a time, and only the answer to it changes what the member holds. A
+shard that was let go under an epoch is never taken up again under that epoch. A member is over when
+its lease is in doubt, or when it is told that it is fenced. Its process then comes back as a new
+incarnation, with a new `Seat`.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from headrace.core.groups.events import Denied, Granted, Heartbeat, Release, Rep
 from headrace.core.model import ShardId
 
 LEASE_SHARE = 0.9
-"""Of the session: clocks that run at different speeds must agree that a lease was over before its
-member is called silent."""
+"""How much of a session a lease lasts. Less than all of it: clocks run at different speeds, and a
+lease must be over before an observer calls its member silent."""
 
 
 class SeatChange(NamedTuple):
-    """What to do about a shard: begin under an epoch, or end what is done under one."""
+    """What a member must do about a shard: begin to work on it under an epoch, or end that work."""
 
     shard: ShardId
     epoch: int
@@ -28,7 +29,7 @@ class SeatChange(NamedTuple):
 
 
 class Seat:
-    """The place of one incarnation in its group. Times are the member's own, monotonic."""
+    """The seat of one incarnation in its group. Times are of the member's own monotonic clock."""
 
     def __init__(self, member: str, incarnation: int, joined: Granted, now_s: float) -> None:
         self.member = member
@@ -36,15 +37,16 @@ class Seat:
         self.seen = joined.version
         self.timeout_s = joined.timeout_s
         self.streams = joined.streams
-        """Ids by name, as of the last answer."""
+        """The ids of the streams by name, as in the last answer."""
         self.over = False
         self.held: dict[ShardId, int] = dict(joined.shards)
         self.leaving: dict[ShardId, int] = {}
-        """Being let go: still worked on, so still reported."""
+        """The shards that are being let go. They are still worked on, so heartbeats still report
+        them."""
         self._beat = 0
         self._waiting_for: int | None = None
         self._let_go: dict[ShardId, int] = {}
-        """Highest epoch let go of, by shard: dead."""
+        """The highest epoch let go of, by shard. It is never taken up again."""
         self._sign_s = now_s
 
     @property
@@ -52,7 +54,7 @@ class Seat:
         return self._beat
 
     def heartbeat(self) -> Heartbeat | None:
-        """The next heartbeat, unless one is on its way."""
+        """The next heartbeat; None while the answer to one is awaited."""
         if self._waiting_for is not None:
             return None
         self._beat += 1
@@ -66,12 +68,12 @@ class Seat:
         )
 
     def unanswered(self, beat: int) -> None:
-        """The answer to that heartbeat will not come, or not be heeded if it does."""
+        """The answer to that heartbeat is no longer awaited; it is ignored if it comes."""
         if self._waiting_for == beat:
             self._waiting_for = None
 
     def answered(self, beat: int, reply: Reply) -> list[SeatChange]:
-        """What changes by the answer to a heartbeat: nothing if it is not the one waited for."""
+        """What the answer to a heartbeat changes; nothing if that answer is not awaited."""
         if self._waiting_for != beat:
             return []
         self._waiting_for = None
@@ -88,8 +90,9 @@ class Seat:
                 return []
 
     def let_go(self, shard: ShardId, epoch: int) -> Release | None:
-        """Nothing is worked on there any more; what to tell the group, if it did not know. If the
-        shard is held after this, under a newer epoch, work on it may begin now: never before."""
+        """Work on the shard under this epoch has ended; returns what to tell the group, if the
+        group does not know yet. If the shard is then held under a newer epoch, work under that
+        epoch may begin now, and never earlier."""
         assert self.leaving.get(shard, epoch) >= epoch, f"{shard}: let go of the older epoch first"
         self._let_go[shard] = dead = max(epoch, self._let_go.get(shard, 0))
         if self.leaving.get(shard) == epoch:
@@ -101,16 +104,16 @@ class Seat:
         return Release(self.member, self.incarnation, {shard: dead})
 
     def signed(self, now_s: float) -> None:
-        """A sign of life was given that began at that time."""
+        """The member has given a sign of life, which it began to give at ``now_s``."""
         self._sign_s = max(now_s, self._sign_s)
 
     @property
     def lease_s(self) -> float:
-        """Until when nobody can have called this member gone."""
+        """Until when no observer can have called this member gone."""
         return -inf if self.over else self._sign_s + self.timeout_s * LEASE_SHARE
 
     def in_doubt(self, now_s: float) -> bool:
-        """Whether somebody may have called this member gone: then it must not act any more."""
+        """Whether an observer may have called this member gone. Then it must not act any more."""
         return now_s >= self.lease_s
 
     def _changes(self, granted: Mapping[ShardId, int]) -> list[SeatChange]:
@@ -119,7 +122,7 @@ class Seat:
             if granted.get(shard) != epoch:
                 del self.held[shard]
                 if shard in self.leaving:
-                    # It was waiting for the work under an older epoch to end.
+                    # Work under it had not begun: work under an older epoch has not ended yet.
                     self._let_go[shard] = epoch
                 else:
                     self.leaving[shard] = epoch

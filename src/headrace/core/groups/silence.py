@@ -1,4 +1,5 @@
-"""When an observer may call a member gone: by what it has seen itself, on its own clock."""
+"""When an observer may call a member gone: by the signs that the observer itself has seen, on its
+own clock."""
 
 from __future__ import annotations
 
@@ -8,60 +9,71 @@ from typing import NamedTuple
 from headrace.core.groups.events import Evict
 from headrace.core.ports import Sign
 
-Watched = tuple[str, int]
+MemberId = tuple[str, int]
 """A member's name and incarnation."""
 
 
-class _Seen(NamedTuple):
+class _LastBeat(NamedTuple):
+    """The last beat of a member, and since when the observer has seen no other."""
+
     beat: int | None
     since_s: float
 
 
 class SilenceWatch:
-    """Watches the members of one group. Times are the observer's own, monotonic.
+    """Watches the members of one group. Times are of the observer's own monotonic clock.
 
-    A member is silent when its beat has stayed the same for a whole session of looking. An observer
-    that did not look for a while begins anew: when everything slept, nobody is gone."""
+    A member is silent if its beat has stayed the same for a whole session in which the observer
+    looked. An observer that has not looked for a while begins anew: if the whole machine slept, no
+    member is gone."""
 
     def __init__(self, gap_s_max: float) -> None:
         self._gap_s_max = gap_s_max
         self._looked_s: float | None = None
-        self._seen: dict[Watched, _Seen] = {}
+        self._beats: dict[MemberId, _LastBeat] = {}
 
-    def look(self, signs: Mapping[Watched, tuple[Sign | None, float]], now_s: float) -> list[Evict]:
-        """Who is gone: judged by the last sign of each, and how long it may be silent.
+    def look(
+        self, signs: Mapping[MemberId, tuple[Sign | None, float]], now_s: float
+    ) -> list[Evict]:
+        """The members that are gone. ``signs`` has the last sign of each member, and how long it
+        may be silent.
 
-        The time is taken after the signs were read: a silence begins when the beat was there
-        already. That it lasted until then, `still_gone` finds out."""
+        ``now_s`` is taken after the signs were read, so a silence begins at a time when its beat
+        was there already. Whether it lasts until the eviction, `still_gone` tells."""
         if self._looked_s is None or now_s - self._looked_s > self._gap_s_max:
-            self._seen.clear()
+            self._beats.clear()
         self._looked_s = now_s
-        self._seen = {who: seen for who, seen in self._seen.items() if who in signs}
-        judged = (self._judged(who, sign, now_s, may_s) for who, (sign, may_s) in signs.items())
+        self._beats = {member: last for member, last in self._beats.items() if member in signs}
+        judged = (
+            self._judged(member, sign, now_s, silent_s_max)
+            for member, (sign, silent_s_max) in signs.items()
+        )
         return [evict for evict in judged if evict is not None]
 
     def still_gone(self, evict: Evict, sign: Sign | None) -> bool:
-        """Whether nothing was heard since: asked right before the eviction is written.
+        """Whether the member has still given no sign; asked right before the eviction is written.
 
-        There may have been other looks on the way here. So it must be the same silence, not just
-        a beat that is the last one seen: that may be the one of a member that came back."""
+        There may have been other looks since. So the silence must be the same one. The last beat
+        seen is not enough: it may be that of a member that came back."""
         if sign is not None and not sign.alive:
             return True
         if evict.proof == "dead":
             return sign is None
-        seen = self._seen.get((evict.member, evict.incarnation))
-        if seen is None or seen.beat != (None if sign is None else sign.beat):
+        last = self._beats.get((evict.member, evict.incarnation))
+        if last is None or last.beat != (None if sign is None else sign.beat):
             return False
         assert self._looked_s is not None
-        return self._looked_s - seen.since_s >= evict.silent_s
+        return self._looked_s - last.since_s >= evict.silent_s
 
-    def _judged(self, who: Watched, sign: Sign | None, now_s: float, may_s: float) -> Evict | None:
+    def _judged(
+        self, member: MemberId, sign: Sign | None, now_s: float, silent_s_max: float
+    ) -> Evict | None:
         if sign is not None and not sign.alive:
-            return Evict(*who, "dead")
+            return Evict(*member, "dead")
         beat = None if sign is None else sign.beat
-        seen = self._seen.get(who)
-        if seen is None or seen.beat != beat:
-            self._seen[who] = _Seen(beat, now_s)
+        last = self._beats.get(member)
+        if last is None or last.beat != beat:
+            self._beats[member] = _LastBeat(beat, now_s)
             return None
-        silent_s = now_s - seen.since_s
-        return Evict(*who, "silent", silent_s) if silent_s > may_s else None
+        silent_s = now_s - last.since_s
+        return Evict(*member, "silent", silent_s) if silent_s > silent_s_max else None
