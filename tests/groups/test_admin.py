@@ -173,7 +173,7 @@ def test_a_hub_without_groups_has_none(backend: LogAndStore) -> None:
         _groups(backend).history(GROUP)
 
 
-def test_restart_everything_and_group_shards_and_checkpoints_are_still_readable(
+def test_group_shards_and_checkpoints_survive_a_restart(
     tmp_path: Path,
 ) -> None:
     first = LmdbBackend(tmp_path / "hub")
@@ -201,7 +201,7 @@ def test_restart_everything_and_group_shards_and_checkpoints_are_still_readable(
 # How far they have come
 
 
-def test_a_position_tells_checkpoint_bounds_and_lag(backend: LogAndStore) -> None:
+def test_a_position_holds_checkpoint_bounds_and_lag(backend: LogAndStore) -> None:
     stream = _stream(backend, 3)
     coordinator = _coordinator(backend)
     coordinator.apply(GROUP, _join(stream, "A"))
@@ -234,7 +234,7 @@ def test_a_position_tells_checkpoint_bounds_and_lag(backend: LogAndStore) -> Non
     ]
 
 
-def test_what_was_trimmed_is_not_waited_for(backend: LogAndStore) -> None:
+def test_trimmed_records_do_not_count_as_lag(backend: LogAndStore) -> None:
     stream = _stopped(backend, 1, done=2)
     backend.trim(stream, 0, 6)
     groups = _groups(backend)
@@ -248,7 +248,7 @@ def test_what_was_trimmed_is_not_waited_for(backend: LogAndStore) -> None:
     assert groups.last_read(positions) == {}
 
 
-def test_latency_is_the_age_of_the_record_before_the_checkpoint_while_there_is_lag(
+def test_with_lag_latency_is_the_age_of_the_record_before_the_checkpoint(
     backend: LogAndStore,
 ) -> None:
     stream = _stream(backend, 3, records=3)
@@ -288,7 +288,7 @@ def test_a_damaged_record_hides_its_age_and_nothing_else() -> None:
     assert (row["lag"], row["latency_s"]) == (6, None)
 
 
-def test_a_stream_that_is_gone_or_made_anew_has_no_positions(backend: LogAndStore) -> None:
+def test_a_stream_that_was_deleted_or_created_again_has_no_positions(backend: LogAndStore) -> None:
     _stopped(backend)
     groups = _groups(backend)
     backend.delete_stream(STREAM)
@@ -302,7 +302,7 @@ def test_a_stream_that_is_gone_or_made_anew_has_no_positions(backend: LogAndStor
         groups.skip(GROUP, _at(0))
 
 
-def test_one_stream_of_several_is_looked_at(backend: LogAndStore) -> None:
+def test_positions_can_be_limited_to_one_stream(backend: LogAndStore) -> None:
     stream, other = _stream(backend, 1), _stream(backend, 2, name="bills")
     event = Join("A", 1, (_facts(stream), _facts(other)), balanced)
     _coordinator(backend).apply(GROUP, event)
@@ -340,7 +340,7 @@ def test_one_stream_of_several_is_looked_at(backend: LogAndStore) -> None:
     ],
     ids=str,
 )
-def test_a_stopped_group_is_moved_where_it_shall_read_next(
+def test_a_group_without_members_is_moved_to_the_given_position(
     backend: LogAndStore, where: Any, to: int
 ) -> None:
     _stopped(backend)
@@ -361,7 +361,7 @@ def test_some_shards_are_moved_and_others_stay(backend: LogAndStore) -> None:
     assert _checkpoints(groups) == {0: 0, 1: 4, 2: 0}
 
 
-def test_a_checkpoint_that_is_there_already_is_left_alone(backend: LogAndStore) -> None:
+def test_a_seek_to_the_current_checkpoint_writes_nothing(backend: LogAndStore) -> None:
     _stopped(backend)
     groups = _groups(backend)
     before = backend.changes()
@@ -369,7 +369,9 @@ def test_a_checkpoint_that_is_there_already_is_left_alone(backend: LogAndStore) 
     assert backend.changes() == before
 
 
-def test_where_nothing_was_committed_the_first_kept_record_counts(backend: LogAndStore) -> None:
+def test_without_a_checkpoint_a_seek_counts_from_the_first_kept_record(
+    backend: LogAndStore,
+) -> None:
     stream = _stream(backend, 1)
     backend.trim(stream, 0, 3)
     coordinator = _coordinator(backend)
@@ -381,7 +383,7 @@ def test_where_nothing_was_committed_the_first_kept_record_counts(backend: LogAn
 
 
 @pytest.mark.parametrize("offset", [2, 11, -1])
-def test_an_offset_that_cannot_be_read_is_refused_and_nothing_moves(
+def test_a_seek_to_an_unreadable_offset_is_refused_and_moves_nothing(
     backend: LogAndStore, offset: int
 ) -> None:
     stream = _stopped(backend)
@@ -406,7 +408,7 @@ def test_an_offset_that_cannot_be_read_is_refused_and_nothing_moves(
     ],
     ids=str,
 )
-def test_what_is_nowhere_is_refused(
+def test_a_seek_to_a_position_that_does_not_exist_is_refused(
     backend: LogAndStore, asked: dict[str, Any], error: type[Exception], says: str
 ) -> None:
     _stopped(backend)
@@ -414,7 +416,7 @@ def test_what_is_nowhere_is_refused(
         _groups(backend).seek(GROUP, **asked)
 
 
-def test_a_closed_shard_that_is_moved_to_its_end_is_done_and_back_again_it_is_free() -> None:
+def test_a_closed_shard_is_done_at_its_end_and_free_before_it() -> None:
     closed = Closing()
     stream = _stopped(closed, 2)
     closed.close_shard(stream, 1)
@@ -468,7 +470,7 @@ def test_a_group_with_members_is_changed_by_force_only(backend: LogAndStore, act
     assert backend.changes() != before
 
 
-def test_who_works_on_a_shard_that_is_moved_by_force_is_fenced_and_goes_on_from_there(
+def test_a_forced_seek_fences_the_owner_which_goes_on_from_there(
     backend: LogAndStore,
 ) -> None:
     stream = _stream(backend, 2)
@@ -487,7 +489,7 @@ def test_who_works_on_a_shard_that_is_moved_by_force_is_fenced_and_goes_on_from_
     assert _checkpoints(groups) == {0: 3, 1: 9}
 
 
-def test_by_force_a_checkpoint_that_is_there_already_fences_too(backend: LogAndStore) -> None:
+def test_a_forced_seek_to_the_current_checkpoint_fences_too(backend: LogAndStore) -> None:
     stream = _stream(backend, 1)
     _coordinator(backend).apply(GROUP, _join(stream, "A"))
     _commit(backend, stream, 0, 5)
@@ -517,7 +519,7 @@ class Dead:
         self.left.append(member)
 
 
-def test_members_that_are_dead_for_sure_hinder_nobody() -> None:
+def test_dead_members_are_evicted_and_do_not_hinder_a_seek() -> None:
     backend = MemoryBackend()
     stream = _stream(backend, 2)
     coordinator = _coordinator(backend)
@@ -533,7 +535,7 @@ def test_members_that_are_dead_for_sure_hinder_nobody() -> None:
     assert _checkpoints(groups) == {0: 3, 1: 3}
 
 
-def test_one_that_is_alive_after_all_is_not_evicted() -> None:
+def test_a_member_that_turns_out_alive_is_not_evicted() -> None:
     backend = MemoryBackend()
     stream = _stream(backend, 2)
     _coordinator(backend).apply(GROUP, _join(stream, "A"))
@@ -547,7 +549,7 @@ def test_one_that_is_alive_after_all_is_not_evicted() -> None:
     assert signs.left == []
 
 
-def test_a_process_that_died_is_noticed_by_its_lost_lock(tmp_path: Path) -> None:
+def test_a_dead_process_is_noticed_by_its_lost_lock(tmp_path: Path) -> None:
     backend = LmdbBackend(tmp_path / "hub")
     stream = _stream(backend, 2)
     backend.liveness.beat(GROUP, "A", 1, 1)
@@ -581,7 +583,7 @@ class Meanwhile(MemoryBackend):
         return super().transact(checks, puts)
 
 
-def test_who_joins_in_the_last_moment_is_not_fenced_unasked() -> None:
+def test_a_member_that_joins_during_a_seek_is_not_fenced() -> None:
     backend = Meanwhile()
     stream = _stopped(backend, 1)
     groups = _groups(backend)
@@ -592,7 +594,7 @@ def test_who_joins_in_the_last_moment_is_not_fenced_unasked() -> None:
     assert groups.load(GROUP).shards[_at(0)].owner == "B"
 
 
-def test_an_epoch_that_rises_meanwhile_is_asked_for_again() -> None:
+def test_a_seek_is_repeated_when_the_epoch_rises_meanwhile() -> None:
     backend = Meanwhile()
     _stopped(backend, 1)
     groups, others = _groups(backend), _groups(backend)
@@ -616,7 +618,7 @@ class Restless(MemoryBackend):
         return super().transact(checks, puts)
 
 
-def test_who_is_too_late_too_often_is_told_so() -> None:
+def test_a_seek_overtaken_too_often_raises_contended() -> None:
     backend = Restless()
     _stopped(backend, 1)
     backend.others = _groups(backend)
@@ -626,7 +628,7 @@ def test_who_is_too_late_too_often_is_told_so() -> None:
     assert _checkpoints(_groups(backend)) == {0: TRIES_MAX % 2}
 
 
-def test_a_group_that_was_made_anew_meanwhile_is_not_deleted() -> None:
+def test_a_group_created_again_meanwhile_is_not_deleted() -> None:
     backend = Meanwhile()
     stream = _stopped(backend, 1)
     groups, coordinator = _groups(backend), _coordinator(backend)
@@ -657,7 +659,7 @@ def test_records_that_cannot_be_read_are_skipped(backend: LogAndStore) -> None:
 
 
 @pytest.mark.parametrize("records", [0, -1, True, 1.5])
-def test_nothing_but_a_number_of_records_is_skipped(backend: LogAndStore, records: Any) -> None:
+def test_skip_takes_only_a_positive_number_of_records(backend: LogAndStore, records: Any) -> None:
     _stopped(backend)
     with pytest.raises(BadSetting, match="a whole number from 1"):
         _groups(backend).skip(GROUP, _at(1), records)
@@ -665,7 +667,7 @@ def test_nothing_but_a_number_of_records_is_skipped(backend: LogAndStore, record
         _groups(backend).skip(GROUP, _at(9))
 
 
-def test_a_deleted_group_leaves_its_journal_and_nothing_else(backend: LogAndStore) -> None:
+def test_a_deleted_group_leaves_only_its_journal(backend: LogAndStore) -> None:
     stream = _stopped(backend)
     groups = _groups(backend)
     groups.delete(GROUP)
@@ -727,7 +729,7 @@ def _stands(groups: Groups, index: int = 0) -> tuple[bool, str | None, int]:
     return standing.stopped, standing.owner, standing.epoch
 
 
-def test_attempts_are_told_for_the_shards_where_something_is_known(backend: LogAndStore) -> None:
+def test_attempts_are_listed_for_shards_that_have_some(backend: LogAndStore) -> None:
     stream, other = _stream(backend, 3), _stream(backend, 1, name="bills")
     coordinator = _coordinator(backend)
     coordinator.apply(GROUP, _join(stream, "A"))
@@ -744,7 +746,7 @@ def test_attempts_are_told_for_the_shards_where_something_is_known(backend: LogA
     assert groups.attempts(group) == {}
 
 
-def test_a_resumed_shard_goes_on_with_all_its_retries_and_others_stay_stopped(
+def test_a_resumed_shard_has_all_its_retries_and_others_stay_stopped(
     backend: LogAndStore,
 ) -> None:
     _in_trouble(backend, 3, stopped=(0, 2))
@@ -769,7 +771,7 @@ def test_all_stopped_shards_are_resumed_together(backend: LogAndStore) -> None:
     assert _attempts(groups) == {0: FRESH, 2: FRESH}
 
 
-def test_a_shard_that_was_stopped_without_a_note_is_resumed_too(backend: LogAndStore) -> None:
+def test_a_shard_stopped_without_attempts_is_resumed_too(backend: LogAndStore) -> None:
     stream = _stream(backend, 1)
     coordinator = _coordinator(backend)
     coordinator.apply(GROUP, _join(stream, "A"))
@@ -781,7 +783,7 @@ def test_a_shard_that_was_stopped_without_a_note_is_resumed_too(backend: LogAndS
     assert _attempts(groups) == {}
 
 
-def test_what_is_not_stopped_is_not_resumed_and_that_is_said(backend: LogAndStore) -> None:
+def test_resuming_a_shard_that_is_not_stopped_is_refused(backend: LogAndStore) -> None:
     _in_trouble(backend)
     groups = _groups(backend)
     before = backend.changes()
@@ -803,7 +805,7 @@ def test_what_is_not_stopped_is_not_resumed_and_that_is_said(backend: LogAndStor
         groups.resume(GROUP, _at(0))
 
 
-def test_an_owner_that_has_not_let_go_cannot_write_over_what_is_reset() -> None:
+def test_an_owner_that_has_not_released_cannot_overwrite_reset_attempts() -> None:
     backend = Meanwhile()
     stream = _in_trouble(backend, released=False)
     groups = _groups(backend)
@@ -824,7 +826,7 @@ def test_an_owner_that_has_not_let_go_cannot_write_over_what_is_reset() -> None:
     assert _stands(groups)[:2] == (False, "A")
 
 
-def test_of_two_who_resume_one_shard_both_are_content() -> None:
+def test_when_two_resume_the_same_shard_both_succeed() -> None:
     backend = Meanwhile()
     stream = _in_trouble(backend)
     groups, others = _groups(backend), _groups(backend)
@@ -841,7 +843,7 @@ def test_of_two_who_resume_one_shard_both_are_content() -> None:
     _commit(backend, stream, 0, 5, epoch=3)
 
 
-def test_attempts_are_not_reset_under_whoever_has_the_shard_by_now() -> None:
+def test_attempts_are_not_reset_under_a_new_owner() -> None:
     backend = Meanwhile()
     _in_trouble(backend)
     groups = _groups(backend)
@@ -851,7 +853,7 @@ def test_attempts_are_not_reset_under_whoever_has_the_shard_by_now() -> None:
     assert _attempts(groups) == {0: FAILED}
 
 
-def test_what_was_resumed_between_reset_and_resume_is_not_fenced() -> None:
+def test_a_shard_resumed_between_reset_and_resume_is_not_fenced() -> None:
     backend = Meanwhile()
     stream = _in_trouble(backend)
     groups, others = _groups(backend), _groups(backend)
@@ -861,7 +863,7 @@ def test_what_was_resumed_between_reset_and_resume_is_not_fenced() -> None:
     _commit(backend, stream, 0, 5, epoch=3)
 
 
-def test_a_resume_that_ends_halfway_can_be_asked_for_again() -> None:
+def test_an_interrupted_resume_can_be_repeated() -> None:
     backend = Meanwhile()
     _in_trouble(backend)
     groups = _groups(backend)
@@ -889,7 +891,7 @@ class Stubborn(MemoryBackend):
         return super().transact(checks, puts)
 
 
-def test_who_cannot_reset_the_attempts_does_not_resume() -> None:
+def test_without_a_reset_of_the_attempts_a_shard_is_not_resumed() -> None:
     backend = Stubborn()
     _in_trouble(backend)
     with pytest.raises(Contended, match=GROUP):
@@ -897,7 +899,7 @@ def test_who_cannot_reset_the_attempts_does_not_resume() -> None:
     assert _stands(_groups(backend)) == (True, None, 1)
 
 
-def test_skipping_the_record_that_stopped_a_shard_lets_it_go_on(backend: LogAndStore) -> None:
+def test_skipping_the_record_that_stopped_a_shard_resumes_it(backend: LogAndStore) -> None:
     stream = _in_trouble(backend)
     groups = _groups(backend)
     skipped = groups.skip(GROUP, RecordId(STREAM, 0, 4))
@@ -909,7 +911,7 @@ def test_skipping_the_record_that_stopped_a_shard_lets_it_go_on(backend: LogAndS
     _commit(backend, stream, 1, 9)
 
 
-def test_several_records_of_a_stopped_shard_are_skipped(backend: LogAndStore) -> None:
+def test_several_records_of_a_stopped_shard_can_be_skipped(backend: LogAndStore) -> None:
     _in_trouble(backend)
     groups = _groups(backend)
     assert groups.skip(GROUP, _at(0), 3).resumes
@@ -931,7 +933,7 @@ def test_only_the_next_record_is_skipped_by_its_id(backend: LogAndStore, offset:
     assert backend.changes() == before
 
 
-def test_a_record_is_skipped_by_its_id_as_a_shard_is_by_name(backend: LogAndStore) -> None:
+def test_the_next_record_can_be_skipped_by_its_id(backend: LogAndStore) -> None:
     _stopped(backend)
     groups = _groups(backend)
     assert groups.skip(GROUP, RecordId(STREAM, 1, 4)) == Seek(_at(1), 4, 5, 1, 0, False, ())
@@ -945,7 +947,7 @@ def test_a_record_is_skipped_by_its_id_as_a_shard_is_by_name(backend: LogAndStor
         groups.skip(GROUP, RecordId(STREAM, 1, 10))
 
 
-def test_records_of_a_shard_that_somebody_holds_are_skipped_by_force_only(
+def test_records_of_a_held_shard_are_skipped_by_force_only(
     backend: LogAndStore,
 ) -> None:
     _in_trouble(backend, released=False)
@@ -961,7 +963,7 @@ def test_records_of_a_shard_that_somebody_holds_are_skipped_by_force_only(
     assert _attempts(groups) == {0: FRESH}
 
 
-def test_a_stopped_shard_that_goes_on_meanwhile_is_not_moved_back() -> None:
+def test_a_shard_resumed_during_a_skip_is_not_moved_back() -> None:
     backend = Meanwhile()
     stream = _in_trouble(backend)
     groups, others = _groups(backend), _groups(backend)
@@ -977,7 +979,7 @@ def test_a_stopped_shard_that_goes_on_meanwhile_is_not_moved_back() -> None:
     assert _stands(groups) == (False, "A", 3)
 
 
-def test_who_got_a_stopped_shard_meanwhile_is_not_fenced_unasked() -> None:
+def test_a_member_granted_the_shard_during_a_skip_is_not_fenced() -> None:
     backend = Meanwhile()
     stream = _in_trouble(backend)
     groups, others = _groups(backend), _groups(backend)
@@ -988,7 +990,7 @@ def test_who_got_a_stopped_shard_meanwhile_is_not_fenced_unasked() -> None:
     _commit(backend, stream, 0, 5, epoch=3)
 
 
-def test_of_two_who_skip_one_record_one_skips_it() -> None:
+def test_when_two_skip_the_same_record_it_is_skipped_once() -> None:
     backend = Meanwhile()
     stream = _in_trouble(backend)
     coordinator = _coordinator(backend)
@@ -1007,7 +1009,7 @@ def test_of_two_who_skip_one_record_one_skips_it() -> None:
     assert _stands(groups) == (True, None, 4)
 
 
-def test_a_stop_that_comes_late_does_not_stop_what_was_resumed(backend: LogAndStore) -> None:
+def test_a_late_stop_does_not_stop_a_resumed_shard(backend: LogAndStore) -> None:
     _in_trouble(backend)
     groups = _groups(backend)
     groups.resume(GROUP)
@@ -1023,7 +1025,7 @@ def _story(groups: Groups, name: str = GROUP) -> Told:
     return told(groups.stored(name), groups.replayed(name, groups.history(name)))
 
 
-def test_start_join_scale_down_and_death_are_seen_in_the_history(backend: LogAndStore) -> None:
+def test_joins_leaves_and_evictions_are_shown_in_the_history(backend: LogAndStore) -> None:
     stream = _stream(backend)
     coordinator = _coordinator(backend)
     coordinator.apply(GROUP, _join(stream, "A"))
@@ -1050,7 +1052,7 @@ def test_start_join_scale_down_and_death_are_seen_in_the_history(backend: LogAnd
     assert rows[0]["time"] == "2023-11-14T22:13:20.000Z"
 
 
-def test_a_change_and_its_entry_are_written_together_and_a_heartbeat_writes_none(
+def test_a_change_and_its_journal_entry_are_one_write_and_a_heartbeat_is_none(
     backend: LogAndStore,
 ) -> None:
     stream = _stream(backend)
@@ -1067,7 +1069,7 @@ def test_a_change_and_its_entry_are_written_together_and_a_heartbeat_writes_none
     assert [key for key, _ in backend.scan(b"j")] == [store_keys.journal_key(GROUP, 1)]
 
 
-def test_the_journal_of_a_restless_group_stays_small_and_whole(backend: LogAndStore) -> None:
+def test_the_journal_of_a_busy_group_stays_small_and_replayable(backend: LogAndStore) -> None:
     stream = _stream(backend, 1)
     coordinator = _coordinator(backend)
     for turn in range(1, 200):
@@ -1093,7 +1095,7 @@ def _why(groups: Groups) -> dict[int, str]:
     return {shard.index: row["why"] for shard, row in zip(shards, view["shards"], strict=True)}
 
 
-def test_who_holds_a_shard_holds_it_because_of_something(backend: LogAndStore) -> None:
+def test_the_explanation_of_a_held_shard_names_the_cause(backend: LogAndStore) -> None:
     stream = _stream(backend, 2)
     coordinator = _coordinator(backend)
     coordinator.apply(GROUP, _join(stream, "A"))
@@ -1110,7 +1112,7 @@ def test_who_holds_a_shard_holds_it_because_of_something(backend: LogAndStore) -
     assert _why(groups) == dict.fromkeys(range(2), free)
 
 
-def test_a_shard_waits_for_its_ancestors_and_it_is_told_which_and_how_far() -> None:
+def test_the_explanation_of_a_waiting_shard_names_its_ancestors() -> None:
     backend = Closing()
     stream = _stream(backend, 3)
     rows = (ShardFacts(0), ShardFacts(1, (0,)), ShardFacts(2, (1,)))
@@ -1128,7 +1130,7 @@ def test_a_shard_waits_for_its_ancestors_and_it_is_told_which_and_how_far() -> N
     }
 
 
-def test_a_free_shard_is_free_for_a_reason(backend: LogAndStore) -> None:
+def test_the_explanation_of_a_free_shard_names_the_reason(backend: LogAndStore) -> None:
     stream, other = _stream(backend, 3), _stream(backend, 1, name="bills")
     third = capped(3)
     coordinator = _coordinator(backend)
@@ -1157,7 +1159,7 @@ def _last_first(members: Any, shards: Any, _: object) -> Mapping[str, list[Shard
     return {members[-1].name: list(shards)}
 
 
-def test_where_the_allocator_is_not_known_no_tale_is_told(backend: LogAndStore) -> None:
+def test_an_unknown_allocator_leaves_moves_unexplained(backend: LogAndStore) -> None:
     own = Allocator("own", "3", deal=_last_first)
     stream = _stream(backend, 2)
     coordinator = _coordinator(backend, own)
@@ -1184,7 +1186,7 @@ def test_where_the_allocator_is_not_known_no_tale_is_told(backend: LogAndStore) 
     )
 
 
-def test_an_allocator_that_is_another_by_now_is_found_out(backend: LogAndStore) -> None:
+def test_an_allocator_that_changed_its_result_is_detected(backend: LogAndStore) -> None:
     own = Allocator("own", "3", deal=_last_first)
     stream = _stream(backend, 2)
     coordinator = _coordinator(backend, own)
@@ -1196,7 +1198,7 @@ def test_an_allocator_that_is_another_by_now_is_found_out(backend: LogAndStore) 
     assert (story.chapters, story.causes, story.begin) == ({}, {}, None)
 
 
-def test_a_journal_that_does_not_reach_back_says_so(backend: LogAndStore) -> None:
+def test_an_incomplete_journal_is_reported(backend: LogAndStore) -> None:
     stream = _stream(backend, 1)
     coordinator = _coordinator(backend)
     coordinator.apply(GROUP, _join(stream, "A"))
@@ -1214,7 +1216,7 @@ def test_a_journal_that_does_not_reach_back_says_so(backend: LogAndStore) -> Non
 # Shown
 
 
-def test_the_five_states_are_shown_in_our_words(backend: LogAndStore) -> None:
+def test_the_five_states_of_a_shard_are_shown(backend: LogAndStore) -> None:
     stream, other = _stream(backend, 4), _stream(backend, 1, name="bills")
     coordinator = _coordinator(backend)
     rows = (ShardFacts(0), ShardFacts(1), ShardFacts(2, (0, 3)), ShardFacts(3))
@@ -1277,7 +1279,7 @@ def test_a_stopped_shard_is_shown_with_the_record_and_the_reason(backend: LogAnd
     assert "boom" not in _why(groups)[0]
 
 
-def test_what_is_stopped_tells_why_also_when_it_was_moved_and_only_if_it_is_known(
+def test_a_moved_stopped_shard_still_shows_the_reason_if_there_is_one(
     backend: LogAndStore,
 ) -> None:
     stream = _in_trouble(backend)
@@ -1290,7 +1292,7 @@ def test_what_is_stopped_tells_why_also_when_it_was_moved_and_only_if_it_is_know
     assert (row["stopped"], row["attempts"]) == (True, None)
 
 
-def test_a_shard_that_is_tried_again_shows_it_until_the_record_is_past(
+def test_a_shard_shows_its_attempts_until_the_record_is_committed(
     backend: LogAndStore,
 ) -> None:
     stream = _stream(backend, 1)

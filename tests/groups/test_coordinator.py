@@ -127,7 +127,7 @@ def _epochs_of(group: Group) -> dict[bytes, bytes]:
 # What is stored
 
 
-def test_what_a_step_changed_is_stored(backend: LogAndStore) -> None:
+def test_a_changed_group_is_stored(backend: LogAndStore) -> None:
     stream = _stream(backend)
     ours, others = _coordinator(backend), _coordinator(backend)
     assert _granted(ours.apply(GROUP, _join(stream, "A"))) == dict.fromkeys(range(4), 1)
@@ -137,7 +137,7 @@ def test_what_a_step_changed_is_stored(backend: LogAndStore) -> None:
     assert len(_epoch_keys(backend)) == 4
 
 
-def test_a_group_nobody_made_does_not_exist(backend: LogAndStore) -> None:
+def test_a_group_that_was_never_joined_does_not_exist(backend: LogAndStore) -> None:
     coordinator = _coordinator(backend)
     before = backend.changes()
     assert coordinator.load(GROUP) == Group(GROUP)
@@ -167,7 +167,7 @@ def test_a_refused_event_writes_nothing(backend: LogAndStore) -> None:
     assert backend.changes() == before
 
 
-def test_what_is_no_event_writes_nothing(backend: LogAndStore) -> None:
+def test_an_unknown_event_writes_nothing(backend: LogAndStore) -> None:
     coordinator = _coordinator(backend)
     coordinator.apply(GROUP, _join(_stream(backend), "A"))
     before = backend.changes()
@@ -197,7 +197,7 @@ def test_a_group_without_a_name_is_refused(backend: LogAndStore, name: Any, why:
     assert backend.changes() == before
 
 
-def test_a_fault_told_in_other_words_each_time_is_written_once(backend: LogAndStore) -> None:
+def test_a_fault_with_a_changing_message_is_written_once(backend: LogAndStore) -> None:
     turns = count()
 
     def failing(*_: object) -> Mapping[str, Sequence[ShardId]]:
@@ -233,7 +233,7 @@ def test_groups_do_not_touch_each_other(backend: LogAndStore) -> None:
 
 
 @pytest.mark.parametrize("answer", [True, False])
-def test_right_before_writing_it_is_asked_whether_it_still_holds(
+def test_the_condition_is_checked_right_before_the_write(
     backend: LogAndStore, answer: bool
 ) -> None:
     stream = _stream(backend)
@@ -253,7 +253,7 @@ def test_right_before_writing_it_is_asked_whether_it_still_holds(
     assert ("A" in coordinator.load(GROUP).members) is not answer
 
 
-def test_nobody_is_asked_when_nothing_is_to_be_written(backend: LogAndStore) -> None:
+def test_the_condition_is_not_checked_without_a_write(backend: LogAndStore) -> None:
     coordinator = _coordinator(backend)
     coordinator.apply(GROUP, _join(_stream(backend), "A"))
 
@@ -280,7 +280,7 @@ def test_asking_touches_no_store_and_no_clock(backend: LogAndStore) -> None:
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(OPS, min_size=5, max_size=25))
-def test_an_epoch_key_is_there_exactly_while_somebody_owns_the_shard(ops: list[Op]) -> None:
+def test_an_epoch_key_exists_exactly_while_the_shard_has_an_owner(ops: list[Op]) -> None:
     backend = MemoryBackend()
     coordinator = _coordinator(backend)
     for op in ops:
@@ -289,7 +289,7 @@ def test_an_epoch_key_is_there_exactly_while_somebody_owns_the_shard(ops: list[O
         assert _epoch_keys(backend) == _epochs_of(group)
 
 
-def test_the_epoch_keys_of_a_stream_that_was_made_anew_are_those_of_the_new_one() -> None:
+def test_a_stream_created_again_gets_epoch_keys_of_its_own() -> None:
     backend = MemoryBackend()
     coordinator = _coordinator(backend)
     old = StreamFacts("orders", 1, (ShardFacts(0), ShardFacts(1)))
@@ -299,7 +299,7 @@ def test_the_epoch_keys_of_a_stream_that_was_made_anew_are_those_of_the_new_one(
     assert _epoch_keys(backend) == _epochs_of(coordinator.load(GROUP))
 
 
-def test_a_checkpoint_forced_in_a_shard_not_heard_of_yet_makes_it_known(
+def test_a_checkpoint_forced_in_an_unknown_shard_makes_the_shard_known(
     backend: LogAndStore,
 ) -> None:
     stream = _stream(backend, 2)
@@ -312,7 +312,7 @@ def test_a_checkpoint_forced_in_a_shard_not_heard_of_yet_makes_it_known(
     assert _epoch_keys(backend) == _epochs_of(coordinator.load(GROUP))
 
 
-def test_a_shard_that_was_forced_into_being_goes_away_with_its_epoch_key(
+def test_removing_a_shard_known_only_by_force_removes_its_epoch_key(
     backend: LogAndStore,
 ) -> None:
     stream = _stream(backend, 2)
@@ -334,7 +334,7 @@ def test_a_shard_that_was_forced_into_being_goes_away_with_its_epoch_key(
 # Commits
 
 
-def test_a_new_owner_starts_where_the_old_ones_commit_ended(backend: LogAndStore) -> None:
+def test_a_new_owner_starts_at_the_last_commit_of_the_old_one(backend: LogAndStore) -> None:
     stream = _stream(backend, 1)
     coordinator = _coordinator(backend)
     mine = _granted(coordinator.apply(GROUP, _join(stream, "A")))
@@ -350,7 +350,7 @@ def test_a_new_owner_starts_where_the_old_ones_commit_ended(backend: LogAndStore
     assert _checkpoint(backend, stream, 0) == Checkpoint(6, 2)
 
 
-def test_while_nobody_owns_a_shard_nobody_commits(backend: LogAndStore) -> None:
+def test_without_an_owner_a_shard_takes_no_commit(backend: LogAndStore) -> None:
     stream = _stream(backend, 1)
     coordinator = _coordinator(backend)
     mine = _granted(coordinator.apply(GROUP, _join(stream, "A")))
@@ -371,7 +371,7 @@ def test_the_owner_commits_while_its_shard_is_moving(backend: LogAndStore) -> No
     assert _checkpoint(backend, stream, 1) == Checkpoint(5, 1)
 
 
-def test_a_forced_checkpoint_fences_who_works_there(backend: LogAndStore) -> None:
+def test_a_forced_checkpoint_fences_the_owner(backend: LogAndStore) -> None:
     stream = _stream(backend, 2)
     coordinator = _coordinator(backend)
     coordinator.apply(GROUP, _join(stream, "A"))
@@ -389,7 +389,7 @@ def test_a_forced_checkpoint_fences_who_works_there(backend: LogAndStore) -> Non
     assert _checkpoint(backend, stream, 0) == Checkpoint(9, 2)
 
 
-def test_a_checkpoint_is_forced_where_nothing_was_committed_yet(backend: LogAndStore) -> None:
+def test_a_checkpoint_can_be_forced_before_the_first_commit(backend: LogAndStore) -> None:
     stream = _stream(backend, 1)
     coordinator = _coordinator(backend)
     coordinator.apply(GROUP, _join(stream, "A"))
@@ -424,7 +424,7 @@ class Before(MemoryBackend):
         return happened
 
 
-def test_a_commit_and_a_membership_change_of_another_shard_do_not_disturb_each_other() -> None:
+def test_a_commit_and_a_join_do_not_conflict() -> None:
     backend = Before()
     stream = _stream(backend)
     coordinator = _coordinator(backend)
@@ -443,7 +443,7 @@ def test_a_commit_and_a_membership_change_of_another_shard_do_not_disturb_each_o
     backend.commit(_commit(_grant(stream, 0, 1), 5, 6))
 
 
-def test_a_commit_between_does_not_get_lost_under_a_forced_checkpoint() -> None:
+def test_a_forced_checkpoint_is_repeated_after_a_commit_in_between() -> None:
     backend = Before()
     stream = _stream(backend)
     coordinator = _coordinator(backend)
@@ -458,7 +458,7 @@ def test_a_commit_between_does_not_get_lost_under_a_forced_checkpoint() -> None:
 # Races and lost answers
 
 
-def test_a_lost_race_is_run_again_on_what_the_other_made_of_the_group() -> None:
+def test_a_lost_race_is_repeated_on_the_new_group() -> None:
     backend = Before()
     stream = _stream(backend)
     ours, theirs = _coordinator(backend), _coordinator(backend)
@@ -471,7 +471,7 @@ def test_a_lost_race_is_run_again_on_what_the_other_made_of_the_group() -> None:
     assert ours.load(GROUP).version == 3
 
 
-def test_a_race_for_the_first_write_is_won_by_one() -> None:
+def test_a_race_for_the_first_write_keeps_both_members() -> None:
     backend = Before()
     stream = _stream(backend)
     backend.next.append(lambda: _coordinator(backend).apply(GROUP, _join(stream, "B")))
@@ -479,7 +479,7 @@ def test_a_race_for_the_first_write_is_won_by_one() -> None:
     assert set(_coordinator(backend).load(GROUP).members) == {"A", "B"}
 
 
-def test_all_who_join_at_once_become_members(backend: LogAndStore) -> None:
+def test_all_members_that_join_at_once_are_kept(backend: LogAndStore) -> None:
     stream = _stream(backend)
     names = [f"m{n}" for n in range(8)]
     barrier = threading.Barrier(len(names))
@@ -526,7 +526,7 @@ class Fickle(MemoryBackend):
 
 
 @pytest.mark.parametrize("dice", [1.0, 0.5, 0.0])
-def test_delays_grow_up_to_a_limit_and_are_thrown_by_dice(dice: float) -> None:
+def test_delays_are_random_and_grow_up_to_a_limit(dice: float) -> None:
     backend = Fickle(["conflict"] * 12)
     delays: list[float] = []
     coordinator = Coordinator(backend, dice=lambda: dice, sleep=delays.append)
@@ -536,7 +536,7 @@ def test_delays_grow_up_to_a_limit_and_are_thrown_by_dice(dice: float) -> None:
     assert max(delays) <= DELAY_S_MAX
 
 
-def test_who_loses_too_often_is_told_so() -> None:
+def test_too_many_lost_races_raise_contended() -> None:
     backend = Fickle(["conflict"] * 1000)
     stream = _stream(backend)
     with pytest.raises(Contended, match=f"changed by others {ATTEMPTS_MAX} times") as caught:
@@ -557,7 +557,7 @@ def test_who_loses_too_often_is_told_so() -> None:
     ],
     ids=lambda event: type(event).__name__,
 )
-def test_whether_or_not_it_was_written_unheard_it_is_done_once(fate: Fate, event: Event) -> None:
+def test_an_event_with_a_lost_answer_is_applied_once(fate: Fate, event: Event) -> None:
     backend = Fickle()
     stream = _stream(backend)
     coordinator = _coordinator(backend)
@@ -571,7 +571,7 @@ def test_whether_or_not_it_was_written_unheard_it_is_done_once(fate: Fate, event
 
 
 @pytest.mark.parametrize("fate", ["lost", "unheard"])
-def test_who_joins_unheard_is_a_member_once(fate: Fate) -> None:
+def test_a_join_with_a_lost_answer_is_applied_once(fate: Fate) -> None:
     backend = Fickle([fate])
     stream = _stream(backend)
     coordinator = _coordinator(backend)
@@ -580,7 +580,7 @@ def test_who_joins_unheard_is_a_member_once(fate: Fate) -> None:
 
 
 @pytest.mark.parametrize("fate", ["lost", "unheard"])
-def test_what_a_heartbeat_lets_go_unheard_is_let_go_once(fate: Fate) -> None:
+def test_a_heartbeat_with_a_lost_answer_releases_once(fate: Fate) -> None:
     backend = Fickle()
     stream = _stream(backend, 2)
     coordinator = _coordinator(backend)
@@ -606,7 +606,7 @@ def test_what_a_heartbeat_lets_go_unheard_is_let_go_once(fate: Fate) -> None:
     ],
     ids=lambda event: type(event).__name__,
 )
-def test_after_an_unknown_outcome_a_refusal_tells_nothing(event: Event) -> None:
+def test_a_refusal_after_an_unknown_outcome_is_an_unknown_outcome(event: Event) -> None:
     backend = Fickle()
     stream = _stream(backend)
     coordinator = _coordinator(backend)
@@ -623,7 +623,7 @@ def test_after_an_unknown_outcome_a_refusal_tells_nothing(event: Event) -> None:
     [Fence(at(0), 1), Configure(1, order=True, timeout_s=3.0), Delete(1)],
     ids=lambda event: type(event).__name__,
 )
-def test_after_an_outcome_that_was_none_the_event_happens(event: Event) -> None:
+def test_an_event_whose_write_was_lost_is_applied(event: Event) -> None:
     backend = Fickle()
     stream = _stream(backend)
     coordinator = _coordinator(backend)
@@ -641,7 +641,7 @@ def _meanwhile(backend: LogAndStore, happens: Callable[[], object]) -> Coordinat
     return Coordinator(backend, dice=lambda: 0.0, sleep=sleep)
 
 
-def test_a_delete_that_was_applied_unheard_does_not_delete_the_next_group() -> None:
+def test_a_delete_with_a_lost_answer_spares_the_next_group() -> None:
     backend = Fickle()
     stream = _stream(backend)
     theirs = _coordinator(backend)
@@ -659,7 +659,7 @@ def test_a_delete_that_was_applied_unheard_does_not_delete_the_next_group() -> N
     assert backend.changes() == before
 
 
-def test_a_delete_that_was_lost_does_not_delete_the_next_group_either() -> None:
+def test_a_lost_delete_spares_the_next_group() -> None:
     backend = Fickle()
     stream = _stream(backend)
     theirs = _coordinator(backend)
@@ -675,7 +675,7 @@ def test_a_delete_that_was_lost_does_not_delete_the_next_group_either() -> None:
     assert set(theirs.load(GROUP).members) == {"B"}
 
 
-def test_a_configuration_that_was_applied_unheard_does_not_undo_a_newer_one() -> None:
+def test_a_configuration_with_a_lost_answer_does_not_undo_a_newer_one() -> None:
     backend = Fickle()
     theirs = _coordinator(backend)
     theirs.apply(GROUP, _join(_stream(backend), "A"))
@@ -724,7 +724,7 @@ def test_a_deleted_group_refuses_its_members_and_their_commits(backend: LogAndSt
         backend.commit(_commit(_grant(stream, 0, 1), 0, 5))
 
 
-def test_what_a_deleted_group_left_is_swept_before_a_new_one_begins(backend: LogAndStore) -> None:
+def test_keys_of_a_deleted_group_are_swept_before_a_new_one_begins(backend: LogAndStore) -> None:
     stream = _stream(backend)
     _worked(backend, stream, GROUP, 4)
     _worked(backend, stream, "other", 4)
@@ -745,7 +745,7 @@ def _epoch_keys_of(stream: StreamInfo, group: str) -> list[bytes]:
     return [store_keys.epoch_key(group, stream.id, shard.index) for shard in stream.shards]
 
 
-def test_any_call_sweeps_what_a_deleted_group_left(backend: LogAndStore) -> None:
+def test_every_call_sweeps_keys_of_a_deleted_group(backend: LogAndStore) -> None:
     stream = _stream(backend)
     _worked(backend, stream, GROUP, 4)
     coordinator = _coordinator(backend)
@@ -758,7 +758,7 @@ def test_any_call_sweeps_what_a_deleted_group_left(backend: LogAndStore) -> None
     assert backend.changes() == before
 
 
-def test_more_than_fits_in_one_transaction_is_swept() -> None:
+def test_a_sweep_larger_than_one_transaction_takes_several() -> None:
     backend = Fickle()
     stream = _stream(backend, 1)
     coordinator = _coordinator(backend)
@@ -773,7 +773,7 @@ def test_more_than_fits_in_one_transaction_is_swept() -> None:
 
 
 @pytest.mark.parametrize("fate", ["conflict", "lost", "unheard"])
-def test_a_sweep_that_was_disturbed_is_done_again(fate: Fate) -> None:
+def test_a_disturbed_sweep_is_repeated(fate: Fate) -> None:
     backend = Fickle()
     stream = _stream(backend)
     _worked(backend, stream, GROUP, 4)
@@ -786,7 +786,7 @@ def test_a_sweep_that_was_disturbed_is_done_again(fate: Fate) -> None:
     assert coordinator.load(GROUP).version == 4
 
 
-def test_a_sweep_does_not_touch_a_group_that_was_made_anew_meanwhile() -> None:
+def test_a_sweep_spares_a_group_created_again_meanwhile() -> None:
     backend = Before()
     stream = _stream(backend)
     _worked(backend, stream, GROUP, 4)
@@ -799,7 +799,7 @@ def test_a_sweep_does_not_touch_a_group_that_was_made_anew_meanwhile() -> None:
     assert _epoch_keys(backend) == _epochs_of(group)
 
 
-def test_a_sweep_told_of_from_outside_changes_nothing(backend: LogAndStore) -> None:
+def test_a_swept_event_from_outside_changes_nothing(backend: LogAndStore) -> None:
     coordinator = _coordinator(backend)
     coordinator.apply(GROUP, _join(_stream(backend), "A"))
     before = backend.changes()
@@ -848,7 +848,7 @@ def _all_to_the_last(
 OWN = Allocator("own", "3", deal=_all_to_the_last)
 
 
-def test_an_own_allocator_deals_where_it_is_known(backend: LogAndStore) -> None:
+def test_a_custom_allocator_deals_where_it_is_known(backend: LogAndStore) -> None:
     stream = _stream(backend)
     knowing = _coordinator(backend, OWN)
     for name in "AB":
@@ -858,7 +858,7 @@ def test_an_own_allocator_deals_where_it_is_known(backend: LogAndStore) -> None:
     assert {s.owner for s in knowing.load(GROUP).shards.values()} == {"B"}
 
 
-def test_where_an_allocator_is_not_known_others_deal_later(backend: LogAndStore) -> None:
+def test_without_the_allocator_the_shards_are_dealt_later(backend: LogAndStore) -> None:
     stream = _stream(backend)
     knowing, other = _coordinator(backend, OWN), _coordinator(backend)
     for name in "AB":
@@ -874,7 +874,7 @@ def test_where_an_allocator_is_not_known_others_deal_later(backend: LogAndStore)
     assert not other.load(GROUP).pending
 
 
-def test_a_shipped_allocator_of_another_version_is_not_taken_for_it(backend: LogAndStore) -> None:
+def test_a_shipped_allocator_of_another_version_is_unknown(backend: LogAndStore) -> None:
     later = Allocator("balanced", "2", deal=balanced.deal)
     stream = _stream(backend)
     _coordinator(backend, later).apply(GROUP, Join("A", 1, (_facts(stream),), later))
@@ -888,6 +888,6 @@ def test_a_shipped_allocator_is_known_everywhere(backend: LogAndStore) -> None:
     assert _coordinator(backend).load(GROUP).allocator is balanced
 
 
-def test_a_group_is_loaded_by_a_name_that_can_be(backend: LogAndStore) -> None:
+def test_loading_a_group_by_a_bad_name_is_refused(backend: LogAndStore) -> None:
     with pytest.raises(BadName, match="bad name"):
         Coordinator(backend).load("a b")

@@ -80,7 +80,7 @@ def test_a_grant_that_was_taken_back_commits_nothing(store: GroupStore) -> None:
     assert _next(store, 0) == 9
 
 
-def test_of_several_commits_the_fenced_ones_alone_are_refused(store: GroupStore) -> None:
+def test_among_several_commits_only_the_fenced_are_refused(store: GroupStore) -> None:
     good, zombie = _grant(store, 0), replace(_grant(store, 1), token=b"old")
     errors = store.commit_each([_commit(good, 0, 3), _commit(zombie, 0, 3)])
     assert errors[0] is None
@@ -147,7 +147,7 @@ def test_a_hub_that_keeps_no_groups_is_refused_as_a_home_of_groups(tmp_path: Pat
 
 
 @pytest.mark.parametrize("place", ["memory:shared", "directory"])
-def test_the_same_place_for_both_is_one_place(tmp_path: Path, place: str) -> None:
+def test_the_same_address_for_records_and_groups_is_one_place(tmp_path: Path, place: str) -> None:
     where = str(tmp_path / place) if place == "directory" else place
     with headrace.open(where, groups=where) as hub:
         assert "commit" not in hub.capabilities.missing
@@ -155,7 +155,7 @@ def test_the_same_place_for_both_is_one_place(tmp_path: Path, place: str) -> Non
         assert hub.backend.store is one_place
 
 
-def test_what_either_place_lacks_the_hub_lacks(tmp_path: Path) -> None:
+def test_the_hub_lacks_what_either_place_lacks(tmp_path: Path) -> None:
     with headrace.open(tmp_path / "a", groups="memory:") as hub:
         missing = hub.capabilities.missing
         assert hub.capabilities.backend == "lmdb with groups in memory"

@@ -71,7 +71,7 @@ def _lose_lease(member: GroupMembership) -> None:
     member._seat.over = True
 
 
-def test_who_lost_its_lease_lets_everything_go_and_comes_back_as_a_new_one(
+def test_a_member_that_lost_its_lease_loses_its_shards_and_rejoins(
     member: Callable[[str], GroupMembership],
 ) -> None:
     first = member("a")
@@ -90,7 +90,7 @@ def test_who_lost_its_lease_lets_everything_go_and_comes_back_as_a_new_one(
     assert not again & granted
 
 
-def test_who_comes_back_does_not_take_the_place_of_a_newer_one(
+def test_a_rejoining_member_does_not_replace_a_newer_one(
     member: Callable[[str], GroupMembership],
 ) -> None:
     first, second = member("a"), member("a")
@@ -104,7 +104,7 @@ def test_who_comes_back_does_not_take_the_place_of_a_newer_one(
     assert second._seat is not None
 
 
-def test_nor_of_one_that_joins_in_the_very_moment(
+def test_a_rejoining_member_does_not_replace_one_that_joins_meanwhile(
     backend: Interrupted, member: Callable[[str], GroupMembership]
 ) -> None:
     first, second = member("a"), member("a")
@@ -118,7 +118,7 @@ def test_nor_of_one_that_joins_in_the_very_moment(
     assert second._seat is not None
 
 
-def test_one_that_never_heard_that_it_had_joined_is_not_taken_for_another(
+def test_a_member_whose_join_had_no_answer_is_not_taken_for_another(
     backend: Interrupted, member: Callable[[str], GroupMembership]
 ) -> None:
     def fail() -> None:
@@ -133,7 +133,7 @@ def test_one_that_never_heard_that_it_had_joined_is_not_taken_for_another(
     assert first._seat is not None
 
 
-def test_what_was_granted_and_taken_back_unheard_goes_on_at_once(
+def test_a_shard_granted_and_revoked_unseen_moves_on_at_once(
     backend: Interrupted, member: Callable[[str], GroupMembership]
 ) -> None:
     other, killed = member("b"), member("a")
@@ -173,7 +173,7 @@ class Slow:
         return self.real.joining(incarnation, infos, group)
 
 
-def test_who_gave_a_sign_while_the_store_was_slow_is_watched_a_whole_session_from_then_on(
+def test_a_beat_during_a_slow_load_starts_a_new_session(
     backend: Interrupted, member: Callable[[str], GroupMembership]
 ) -> None:
     first = member("a")

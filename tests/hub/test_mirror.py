@@ -135,7 +135,7 @@ def test_a_stream_is_copied_with_every_field_and_setting(here: Hub, there: Hub) 
     assert [getattr(copy, field) for field in same] == [getattr(stream, field) for field in same]
 
 
-def test_odd_records_are_copied_between_all_kinds_of_hubs(here: Hub, there: Hub) -> None:
+def test_unusual_records_are_copied_between_all_kinds_of_hubs(here: Hub, there: Hub) -> None:
     stream = here.create_stream(NAME, shards=1).info
     here.log.append([Append(stream, 0, Batch.of_rows([*ODD_ROWS, *some_rows(40)]))])
     with headrace.open("memory:") as between, headrace.open("memory:") as last:
@@ -145,7 +145,7 @@ def test_odd_records_are_copied_between_all_kinds_of_hubs(here: Hub, there: Hub)
     assert _rows(there) == _rows(here) == [[*ODD_ROWS, *some_rows(40)]]
 
 
-def test_run_again_it_copies_what_came_since(here: Hub, there: Hub) -> None:
+def test_a_second_mirror_copies_the_records_appended_since(here: Hub, there: Hub) -> None:
     stream = _filled(here, each=50)
     assert mirror(here, there, NAME).records == 100
     assert mirror(here, there, NAME).records == 0
@@ -155,14 +155,14 @@ def test_run_again_it_copies_what_came_since(here: Hub, there: Hub) -> None:
     assert _rows(there) == _rows(here)
 
 
-def test_it_ends_where_the_source_ended_at_its_beginning(here: Hub, there: Hub) -> None:
+def test_a_mirror_ends_where_the_source_ended_when_it_began(here: Hub, there: Hub) -> None:
     stream = _filled(here, each=10)
     found = mirror(here, there, NAME, progress=lambda found: _append(here, stream, 0, 10, 15))
     assert found.records == 20
     assert mirror(here, there, NAME).records > 0
 
 
-def test_shards_have_their_turns(here: Hub, there: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shards_are_copied_in_turns(here: Hub, there: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     _filled(here, shards=3, each=60)
     _limited(monkeypatch, 10)
     seen: list[list[int]] = []
@@ -173,7 +173,7 @@ def test_shards_have_their_turns(here: Hub, there: Hub, monkeypatch: pytest.Monk
     assert all(max(ats) - min(ats) <= 10 for ats in seen)
 
 
-def test_stopped_it_ends_in_order_and_goes_on_later(
+def test_a_stopped_mirror_goes_on_later(
     here: Hub, there: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _filled(here, each=60)
@@ -188,7 +188,7 @@ def test_stopped_it_ends_in_order_and_goes_on_later(
 
 
 @pytest.mark.parametrize("records", [1, 7, 1_000])
-def test_gaps_of_the_source_are_passed_and_remembered(
+def test_gaps_of_the_source_are_passed_over_and_remembered(
     there: Hub, monkeypatch: pytest.MonkeyPatch, records: int
 ) -> None:
     _limited(monkeypatch, records)
@@ -213,7 +213,7 @@ def test_a_target_with_offsets_but_no_records_is_empty(here: Hub) -> None:
         assert _rows(target) == _rows(here)
 
 
-def test_a_target_with_records_of_others_is_refused(here: Hub, there: Hub) -> None:
+def test_a_target_with_other_records_is_refused(here: Hub, there: Hub) -> None:
     _filled(here, each=3)
     theirs = there.create_stream(NAME, shards=2)
     theirs.append(b"theirs", shard=1)
@@ -228,7 +228,7 @@ def test_a_target_with_records_of_others_is_refused(here: Hub, there: Hub) -> No
             mirror(other, there, NAME, as_name="shop/copy")
 
 
-def test_a_stream_made_anew_is_another_source(here: Hub, there: Hub) -> None:
+def test_a_stream_created_again_is_another_source(here: Hub, there: Hub) -> None:
     _filled(here, each=3)
     mirror(here, there, NAME)
     here.delete_stream(NAME)
@@ -256,13 +256,13 @@ def test_a_target_that_differs_is_refused(
         mirror(here, there, NAME)
 
 
-def test_a_target_made_before_with_other_retention_is_kept(here: Hub, there: Hub) -> None:
+def test_a_target_with_another_retention_is_accepted(here: Hub, there: Hub) -> None:
     _filled(here)
     there.create_stream(NAME, shards=2, retention_bytes="1GiB")
     assert mirror(here, there, NAME).complete
 
 
-def test_what_the_source_dropped_before_it_was_copied_is_told(here: Hub, there: Hub) -> None:
+def test_records_trimmed_before_they_were_copied_are_reported(here: Hub, there: Hub) -> None:
     stream = _filled(here, shards=1, each=10)
     mirror(here, there, NAME)
     _append(here, stream, 0, 10, 30)
@@ -277,7 +277,7 @@ def test_what_the_source_dropped_before_it_was_copied_is_told(here: Hub, there: 
     assert (again.records, again.complete, again.shards[0].missing) == (0, True, 0)
 
 
-def test_a_source_dropped_whole_is_told_too(here: Hub, there: Hub) -> None:
+def test_a_source_that_was_trimmed_entirely_is_reported(here: Hub, there: Hub) -> None:
     stream = _filled(here, shards=1, each=10)
     mirror(here, there, NAME)
     _append(here, stream, 0, 10, 12)
@@ -287,14 +287,14 @@ def test_a_source_dropped_whole_is_told_too(here: Hub, there: Hub) -> None:
     assert mirror(here, there, NAME, skip_missing=True).shards[0].missing == 2
 
 
-def test_what_was_dropped_before_the_first_copy_is_not_missing(here: Hub, there: Hub) -> None:
+def test_records_trimmed_before_the_first_copy_are_not_missing(here: Hub, there: Hub) -> None:
     _filled(here, shards=1, each=10)
     here.stream(NAME).trim(0, 4)
     found = mirror(here, there, NAME)
     assert (found.records, found.shards[0].missing, found.shards[0].at) == (6, 0, 10)
 
 
-def test_what_was_copied_and_then_dropped_is_not_missing(here: Hub, there: Hub) -> None:
+def test_records_trimmed_after_they_were_copied_are_not_missing(here: Hub, there: Hub) -> None:
     stream = _filled(here, shards=1, each=10)
     mirror(here, there, NAME)
     here.stream(NAME).trim(0, 10)
@@ -315,7 +315,7 @@ def test_a_source_that_went_back_is_refused(there: Hub) -> None:
                 mirror(restored, there, NAME, follow=follow)
 
 
-def test_following_copies_what_comes(here: Hub, there: Hub) -> None:
+def test_a_following_mirror_copies_new_records(here: Hub, there: Hub) -> None:
     stream = _filled(here, each=10)
     end = threading.Event()
     told: list[int] = []
@@ -344,7 +344,7 @@ def test_following_copies_what_comes(here: Hub, there: Hub) -> None:
     assert _rows(there) == _rows(here)
 
 
-def test_of_two_at_once_one_ends_and_nothing_is_doubled(
+def test_of_two_mirrors_at_once_one_is_fenced_and_nothing_is_doubled(
     here: Hub, there: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _filled(here, each=60)
@@ -390,7 +390,7 @@ def test_a_read_larger_than_one_commit_becomes_several(
 
 
 @pytest.mark.parametrize("kind", [MemoryBackend, Sparse])
-def test_ended_between_the_commits_of_one_read_it_goes_on_there(
+def test_a_mirror_ended_between_commits_of_one_read_goes_on_there(
     kind: type[MemoryBackend], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Ending(MemoryBackend):
@@ -416,7 +416,7 @@ def test_ended_between_the_commits_of_one_read_it_goes_on_there(
         assert _rows(target) == _rows(source)
 
 
-def test_nothing_is_copied_onto_itself(here: Hub, tmp_path: Path) -> None:
+def test_a_stream_is_not_copied_onto_itself(here: Hub, tmp_path: Path) -> None:
     _filled(here)
     with headrace.open(tmp_path / "here") as again:
         with pytest.raises(BadSetting, match="copied onto itself"):
@@ -425,13 +425,13 @@ def test_nothing_is_copied_onto_itself(here: Hub, tmp_path: Path) -> None:
     assert _rows(here, "shop/copy") == _rows(here)
 
 
-def test_what_is_not_there_is_not_made_in_the_target(here: Hub, there: Hub) -> None:
+def test_a_missing_source_stream_is_not_created_in_the_target(here: Hub, there: Hub) -> None:
     with pytest.raises(UnknownStream, match="shop/orders"):
         mirror(here, there, NAME)
     assert there.streams() == []
 
 
-def test_a_target_that_cannot_is_refused_before_anything_is_made(here: Hub) -> None:
+def test_a_target_without_copying_is_refused_before_a_stream_is_created(here: Hub) -> None:
     class Unmarked(MemoryBackend):
         capabilities = Capabilities("unmarked", {"copying": "it remembers nothing"})
 
@@ -469,7 +469,7 @@ def _copied(target: Path) -> list[list[int]]:
 
 
 @pytest.mark.slow
-def test_killed_anywhere_it_goes_on_without_doubles_and_without_loss(
+def test_a_mirror_killed_at_a_fail_point_neither_doubles_nor_loses(
     big: Path, tmp_path: Path
 ) -> None:
     target = tmp_path / "target"
@@ -486,9 +486,7 @@ def test_killed_anywhere_it_goes_on_without_doubles_and_without_loss(
 
 
 @pytest.mark.slow
-def test_killed_at_any_time_it_goes_on_without_doubles_and_without_loss(
-    big: Path, tmp_path: Path
-) -> None:
+def test_a_mirror_killed_at_any_time_neither_doubles_nor_loses(big: Path, tmp_path: Path) -> None:
     chance = dice("mirrors killed at any time")
     target = tmp_path / "target"
 
@@ -505,7 +503,7 @@ def test_killed_at_any_time_it_goes_on_without_doubles_and_without_loss(
 
 
 @pytest.mark.slow
-def test_stopped_and_overtaken_it_is_fenced(big: Path, tmp_path: Path) -> None:
+def test_a_suspended_mirror_that_was_overtaken_is_fenced(big: Path, tmp_path: Path) -> None:
     target = tmp_path / "target"
     with _mirroring(big, target, "write.acknowledged:stop@4") as child:
         until(child.stopped, "it has stopped itself")

@@ -68,7 +68,7 @@ def _read(file: Path, text: str) -> RunSettings:
     return read_settings(file)
 
 
-def test_without_a_file_everything_is_usual() -> None:
+def test_without_a_file_the_defaults_hold() -> None:
     usual = read_settings(None)
     assert usual == RunSettings()
     assert (usual.hub, usual.lanes, usual.allocation) == (None, 4, "pool")
@@ -80,19 +80,19 @@ def test_without_a_file_everything_is_usual() -> None:
     assert usual.options == {}
 
 
-def test_an_empty_file_says_nothing(file: Path) -> None:
+def test_an_empty_file_gives_the_defaults(file: Path) -> None:
     read = _read(file, "")
     assert read == RunSettings(file=str(file))
 
 
-def test_what_the_file_says_is_read(file: Path) -> None:
+def test_the_settings_of_a_run_are_read(file: Path) -> None:
     read = _read(file, WHOLE)
     assert (read.hub, read.lanes, read.allocation) == ("./data", 8, "static")
     assert (read.session_s, read.heartbeat_s, read.handler_s_max) == (6.0, 2.0, 60.0)
     assert read.options == {"currency": "EUR", "rates": [1, 2]}
 
 
-def test_a_named_policy_wins_over_the_code_which_wins_over_default_over_the_usual(
+def test_policies_go_by_name_then_code_then_default_then_built_in(
     file: Path,
 ) -> None:
     read = _read(file, WHOLE)
@@ -119,13 +119,13 @@ def test_a_section_changes_only_the_fields_it_gives(file: Path) -> None:
     )
 
 
-def test_a_default_policy_without_names_holds_for_all_that_have_none(file: Path) -> None:
+def test_a_default_policy_holds_for_computations_without_one(file: Path) -> None:
     read = _read(file, "[policies.default]\nthen = 'skip'")
     assert read.policy(_made("bill")) == Policy(then="skip")
     assert read.policy(_made("bill", policy=Policy())) == Policy()
 
 
-def test_a_computation_called_default_is_not_named_by_what_holds_for_all(file: Path) -> None:
+def test_a_computation_named_default_is_not_named_by_the_default_section(file: Path) -> None:
     read = _read(file, "[policies.default]\nretries = 3\n[computations.default]\nconcurrency = 2")
     made = _made("default", policy=Policy(retries=1), concurrency=5)
     assert read.policy(made).retries == 1
@@ -153,7 +153,7 @@ def test_stream_settings_go_by_name_then_code_then_default(file: Path) -> None:
     assert read.stream("bill.dead-letters", topology) == {"shards": 2, "codec": "json"}
 
 
-def test_what_is_said_of_a_stream_makes_one(file: Path) -> None:
+def test_the_settings_of_a_stream_create_it(file: Path) -> None:
     read = _read(file, WHOLE)
     assert set(STREAM_SETTINGS) == set(read.stream("shop/orders", Topology(_made("bill"))))
     with headrace.open("memory:") as hub:
@@ -162,7 +162,7 @@ def test_what_is_said_of_a_stream_makes_one(file: Path) -> None:
         assert (made.shards, made.info.retention_bytes) == (8, 10 * 2**30)
 
 
-def test_a_topology_gets_all_that_holds_for_it(file: Path) -> None:
+def test_all_settings_are_applied_to_a_topology(file: Path) -> None:
     topology = Topology(_made("bill", version="7"), _made("other", concurrency=9), name="shop")
     whole = _read(file, WHOLE).applied(topology)
     assert whole.name == "shop"
@@ -173,7 +173,7 @@ def test_a_topology_gets_all_that_holds_for_it(file: Path) -> None:
     assert RunSettings().applied(topology).declared == {}
 
 
-def test_options_of_the_command_line_win(file: Path) -> None:
+def test_options_of_the_command_line_win_over_the_file(file: Path) -> None:
     read = _read(file, WHOLE)
     given = read.with_options({"currency": "USD", "more": "x"})
     assert given.options == {"currency": "USD", "rates": [1, 2], "more": "x"}
@@ -181,7 +181,7 @@ def test_options_of_the_command_line_win(file: Path) -> None:
     assert read.options["currency"] == "EUR"
 
 
-def test_names_that_the_topology_does_not_have_are_told(file: Path) -> None:
+def test_names_missing_in_the_topology_are_reported(file: Path) -> None:
     read = _read(
         file,
         "[policies.default]\n[policies.bil]\n[computations.bill]\n[computations.unlike]\n"
@@ -251,7 +251,7 @@ def test_names_that_the_topology_does_not_have_are_told(file: Path) -> None:
         ("a = 1\na = 2", " cannot be read: "),
     ],
 )
-def test_what_cannot_be_meant_is_refused_with_file_section_and_key(
+def test_a_bad_setting_is_refused_with_file_section_and_key(
     file: Path, text: str, says: str
 ) -> None:
     with pytest.raises(BadSetting) as refused:

@@ -111,7 +111,7 @@ class AppendingContract(Subject):
         assert log.changes() == seen
         assert stream.bounds(0) == Bounds(0, 0)
 
-    def test_a_record_of_the_largest_size_is_taken_however_it_comes(self, hub: Hub) -> None:
+    def test_every_way_of_appending_takes_a_record_of_the_largest_size(self, hub: Hub) -> None:
         stream = hub.create_stream("a", shards=1)
         largest = b"x" * (RECORD_BYTES_MAX - 1)
         stream.append(largest, "k")
@@ -156,7 +156,7 @@ class AppendingContract(Subject):
                     call()
         assert log.changes() == seen
 
-    def test_much_is_several_commits_in_order(self, hub: Hub) -> None:
+    def test_a_large_append_is_several_commits_in_order(self, hub: Hub) -> None:
         stream = hub.create_stream("a", shards=3)
         route = router("md5-range", stream.info.shards)
         pairs = [(b"%d" % i + b"x" * 2_000, f"k{i % 53}") for i in range(5_000)]
@@ -177,7 +177,7 @@ class AppendingContract(Subject):
             ]
 
     @pytest.mark.parametrize("spare", [0, 60, 3_000])
-    def test_what_just_fits_one_commit_fits_it_over_many_shards_too(
+    def test_an_append_that_just_fits_one_commit_fits_over_many_shards(
         self, hub: Hub, spare: int
     ) -> None:
         stream = hub.create_stream("a", shards=100)
@@ -194,7 +194,7 @@ class AppendingContract(Subject):
         pairs = zip(most.column("data").to_pylist(), keys, strict=True)
         assert len(stream.append_many(pairs)) == 500
 
-    def test_a_bad_field_is_refused_with_an_error_of_ours(self, hub: Hub) -> None:
+    def test_a_bad_field_is_refused_with_a_headrace_error(self, hub: Hub) -> None:
         stream = hub.create_stream("a", shards=1)
         bad: list[dict[str, Any]] = [
             {"key": 5},
@@ -257,7 +257,9 @@ class AppendingContract(Subject):
         assert all_kinds() == first
         assert sum(stream.bounds(shard).end for shard in range(3)) == 19
 
-    def test_one_number_for_two_different_appends_is_refused(self, hub: Hub, log: Log) -> None:
+    def test_a_producer_seq_used_for_two_different_appends_is_refused(
+        self, hub: Hub, log: Log
+    ) -> None:
         stream = hub.create_stream("a", shards=3)
         if lacks(log, "producer_seq", lambda: stream.append(b"", producer="p", producer_seq=0)):
             return
@@ -283,7 +285,7 @@ class AppendingContract(Subject):
             own = [record_id.offset for record_id in ids[:100] if record_id.shard == shard]
             assert own == sorted(own)
 
-    def test_an_appender_that_could_never_fill_is_refused(self, hub: Hub) -> None:
+    def test_bad_appender_settings_are_refused(self, hub: Hub) -> None:
         stream = hub.create_stream("a", shards=1)
         bad: list[dict[str, Any]] = [
             {"max_records": 0},
@@ -298,7 +300,9 @@ class AppendingContract(Subject):
             with pytest.raises(HeadraceError):
                 stream.appender(**settings)
 
-    def test_an_appender_raises_what_kept_a_record_from_being_written(self, hub: Hub) -> None:
+    def test_an_appender_raises_the_error_that_kept_a_record_from_being_written(
+        self, hub: Hub
+    ) -> None:
         stream = hub.create_stream("a", shards=1)
         out = stream.appender(linger="0s")
         out.append(b"x").result(WAIT_S)

@@ -37,18 +37,18 @@ class CodecContract:
         """Any value that comes back equal."""
         return st.sampled_from(self.examples)
 
-    def test_its_name_is_a_legal_one_and_finds_it(self, codec: Codec) -> None:
+    def test_a_codec_has_a_legal_name_and_is_found_by_it(self, codec: Codec) -> None:
         assert checked_name(codec.name) == codec.name
         assert codec.name in codec_names()
         assert find_codec(codec.name) is codec
 
-    def test_the_examples_come_back(self, codec: Codec) -> None:
+    def test_the_examples_decode_to_themselves(self, codec: Codec) -> None:
         assert self.examples
         encoded = [codec.encode(value) for value in self.examples]
         assert {type(data) for data in encoded} == {bytes}
         assert [codec.decode(data) for data in encoded] == list(self.examples)
 
-    def test_every_value_comes_back(self, codec: Codec) -> None:
+    def test_every_value_decodes_to_itself(self, codec: Codec) -> None:
         @STEADY
         @given(self.values())
         def comes_back(value: Any) -> None:
@@ -58,13 +58,13 @@ class CodecContract:
 
         comes_back()
 
-    def test_what_it_cannot_encode_is_a_bad_value(self, codec: Codec) -> None:
+    def test_encoding_an_unknown_value_raises_bad_value(self, codec: Codec) -> None:
         assert self.bad_values
         for value in self.bad_values:
             with pytest.raises(BadValue, match=codec.name):
                 codec.encode(value)
 
-    def test_what_it_cannot_decode_is_a_bad_value(self, codec: Codec) -> None:
+    def test_decoding_unknown_data_raises_bad_value(self, codec: Codec) -> None:
         for data in self.bad_data:
             with pytest.raises(BadValue, match=codec.name):
                 codec.decode(data)
@@ -81,7 +81,7 @@ class CodecContract:
 
         decodes_or_refuses()
 
-    def test_many_at_once_are_what_they_are_one_by_one(self, codec: Codec) -> None:
+    def test_many_values_encode_together_as_they_do_one_by_one(self, codec: Codec) -> None:
         values = [None, *(value for value in self.examples if value is not None)]
         data = [None if value is None else codec.encode(value) for value in values]
         if encode_many := getattr(codec, "encode_many", None):
@@ -92,7 +92,7 @@ class CodecContract:
                 with pytest.raises(BadValue):
                     decode_many([bad])
 
-    def test_threads_share_it(self, codec: Codec) -> None:
+    def test_threads_can_share_a_codec(self, codec: Codec) -> None:
         def use(_: int) -> bool:
             return all(
                 codec.decode(codec.encode(value)) == value
@@ -103,7 +103,7 @@ class CodecContract:
         with ThreadPoolExecutor(4) as threads:
             assert list(threads.map(use, range(4))) == [True] * 4
 
-    def test_a_stream_speaks_it(self, codec: Codec) -> None:
+    def test_a_stream_can_use_the_codec(self, codec: Codec) -> None:
         with open_hub("memory:") as hub:
             stream = hub.create_stream("a", shards=1, codec=codec.name)
             for value in self.examples:

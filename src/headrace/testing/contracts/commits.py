@@ -146,7 +146,7 @@ class CommitContract(Subject):
         assert scene.state() == {b"ann": b"2", b"new": b"3", b"long" * 999: b"x"}
         assert [story[-4:] for story in scene.stories()] == [b"ened", b"more"]
 
-    def test_a_commit_of_nothing_moves_the_checkpoint_only(self, scene: Scene | None) -> None:
+    def test_an_empty_commit_moves_only_the_checkpoint(self, scene: Scene | None) -> None:
         if scene is None:
             return
         done = Slice("orders", 1, 0, 4)
@@ -165,7 +165,9 @@ class CommitContract(Subject):
             found.append(scene.attempts())
         assert found == [b"once", b"once", b"twice", None, None, None]
 
-    def test_attempts_are_stored_though_nothing_is_done(self, scene: Scene | None) -> None:
+    def test_attempts_are_stored_by_a_commit_that_finishes_no_record(
+        self, scene: Scene | None
+    ) -> None:
         if scene is None:
             return
         scene.store.commit(scene.commit(0, 5))
@@ -175,7 +177,7 @@ class CommitContract(Subject):
         scene.store.commit(scene.commit(5, 9))
         assert scene.checkpoint() == Checkpoint(9, 3)
 
-    def test_attempts_of_whoever_is_fenced_are_not_stored(self, scene: Scene | None) -> None:
+    def test_attempts_of_a_fenced_member_are_not_stored(self, scene: Scene | None) -> None:
         if scene is None:
             return
         scene.store.commit(scene.commit(0, 5))
@@ -200,7 +202,7 @@ class CommitContract(Subject):
         assert scene.attempts() == b"once"
         assert scene.attempts(shard=0) == b"other"
 
-    def test_attempts_go_with_their_stream(self, scene: Scene | None) -> None:
+    def test_attempts_are_deleted_with_their_stream(self, scene: Scene | None) -> None:
         if scene is None:
             return
         scene.store.commit(scene.commit(0, 5))
@@ -210,7 +212,7 @@ class CommitContract(Subject):
             assert monotonic() < until, "attempts outlived their stream"
             scene.log.wait(scene.log.changes(), 0.1)
 
-    def test_attempts_go_with_their_group(self, scene: Scene | None) -> None:
+    def test_attempts_are_deleted_with_their_group(self, scene: Scene | None) -> None:
         if scene is None:
             return
         for name in ("audit", "other"):
@@ -223,7 +225,7 @@ class CommitContract(Subject):
         ("group", "token"),
         [(GROUP, b"epoch 0"), (GROUP, b"\0" * 8), (GROUP, b""), ("no group", b"epoch 1")],
     )
-    def test_without_a_valid_grant_nothing_happens(
+    def test_a_commit_without_a_valid_grant_changes_nothing(
         self, scene: Scene | None, group: str, token: bytes
     ) -> None:
         if scene is None:
@@ -262,7 +264,7 @@ class CommitContract(Subject):
             scene.store.commit(scene.commit(start, end))
         assert scene.everything() == before
 
-    def test_of_two_who_commit_one_slice_one_succeeds(self, scene: Scene | None) -> None:
+    def test_when_two_commit_the_same_slice_one_succeeds(self, scene: Scene | None) -> None:
         if scene is None:
             return
         start = Barrier(4)
@@ -281,7 +283,7 @@ class CommitContract(Subject):
         assert len(read_rows(scene.log, scene.invoices, 1)) == 2
         assert scene.checkpoint() == Checkpoint(5, 1)
 
-    def test_with_an_output_stream_gone_nothing_happens(self, scene: Scene | None) -> None:
+    def test_a_commit_to_a_deleted_output_stream_changes_nothing(self, scene: Scene | None) -> None:
         if scene is None:
             return
         scene.log.delete_stream("dead")
@@ -290,7 +292,7 @@ class CommitContract(Subject):
             scene.store.commit(scene.commit(0, 5))
         assert scene.everything() == before
 
-    def test_a_commit_that_is_too_large_is_refused_whole(self, scene: Scene | None) -> None:
+    def test_a_commit_that_is_too_large_is_refused_as_a_whole(self, scene: Scene | None) -> None:
         if scene is None:
             return
         before = scene.everything()
@@ -328,7 +330,7 @@ class CommitContract(Subject):
         scene.store.commit(Commit(grant=scene.grant, done=done, state={b"k": large}))
         assert scene.state() == {b"k": large}
 
-    def test_groups_and_shards_have_checkpoints_of_their_own(self, scene: Scene | None) -> None:
+    def test_each_group_and_shard_has_its_own_checkpoint(self, scene: Scene | None) -> None:
         if scene is None:
             return
         scene.store.commit(scene.commit(0, 5))
@@ -340,7 +342,7 @@ class CommitContract(Subject):
         assert scene.checkpoint() == Checkpoint(5, 1)
         assert scene.state()[b"ann"] == b"1"
 
-    def test_a_commit_is_there_after_a_restart(self, opening: Opening) -> None:
+    def test_a_commit_survives_a_restart(self, opening: Opening) -> None:
         backend = opening()
         if any(
             lacks(backend, missing, partial(backend.capabilities.require, missing))

@@ -30,7 +30,7 @@ ORIGIN = "somewhere/7:0"
 
 
 class CopyingContract(Subject):
-    def test_at_first_nothing_was_copied(self, log: Log) -> None:
+    def test_a_new_copy_has_no_position(self, log: Log) -> None:
         stream = made(log)
         if _lacks_copying(log, stream):
             return
@@ -39,11 +39,11 @@ class CopyingContract(Subject):
             with _copying(log, stream) as copying:
                 assert copying.at is None
 
-    def test_a_backend_has_a_name_of_its_own(self, log: Log) -> None:
+    def test_a_log_has_an_identity_that_stays(self, log: Log) -> None:
         assert log.identity
         assert log.identity == log.identity
 
-    def test_records_and_the_position_behind_them_are_there_together(self, log: Log) -> None:
+    def test_copied_records_and_their_position_are_visible_together(self, log: Log) -> None:
         stream = made(log)
         if _lacks_copying(log, stream):
             return
@@ -58,7 +58,7 @@ class CopyingContract(Subject):
             assert copying.at == 30
         assert _rows(log, stream) == rows
 
-    def test_where_it_has_come_to_survives_a_restart(self, opening: Opening) -> None:
+    def test_the_position_of_a_copy_survives_a_restart(self, opening: Opening) -> None:
         log = opening().log
         stream = made(log)
         if _lacks_copying(log, stream) or "durable" in log.capabilities.missing:
@@ -102,7 +102,7 @@ class CopyingContract(Subject):
             assert copying.at == 2**62 + 1
         assert _rows(log, stream) == some_rows(2)
 
-    def test_of_two_who_copy_the_older_is_fenced(self, log: Log) -> None:
+    def test_when_two_copy_the_same_shard_the_older_is_fenced(self, log: Log) -> None:
         stream = made(log)
         if _lacks_copying(log, stream):
             return
@@ -119,7 +119,7 @@ class CopyingContract(Subject):
         with _copying(log, stream) as copying:
             assert copying.at == 9
 
-    def test_before_the_first_position_too_only_one_copies(self, log: Log) -> None:
+    def test_two_copies_without_a_position_are_fenced_too(self, log: Log) -> None:
         stream = made(log)
         if _lacks_copying(log, stream):
             return
@@ -130,7 +130,7 @@ class CopyingContract(Subject):
                     older.append(Batch.of_rows(records), end)
         assert _rows(log, stream) == some_rows(2)
 
-    def test_of_many_who_copy_at_once_nothing_is_doubled_or_left_out(self, log: Log) -> None:
+    def test_several_copies_at_once_neither_double_nor_lose_records(self, log: Log) -> None:
         stream = made(log)
         if _lacks_copying(log, stream):
             return
@@ -150,7 +150,7 @@ class CopyingContract(Subject):
             list(threads.map(copy, (4, 5, 7)))
         assert _rows(log, stream) == rows
 
-    def test_sources_shards_and_streams_count_apart(self, log: Log) -> None:
+    def test_each_source_shard_and_stream_has_its_own_position(self, log: Log) -> None:
         stream, other = made(log, shards=2), made(log, "other")
         if _lacks_copying(log, stream):
             return
@@ -183,7 +183,7 @@ class CopyingContract(Subject):
         for target, shard in places:
             assert list(read_rows(log, target, shard).values()) == rows
 
-    def test_what_others_append_does_not_move_it(self, log: Log) -> None:
+    def test_appends_by_others_do_not_move_the_position_of_a_copy(self, log: Log) -> None:
         stream = made(log)
         if _lacks_copying(log, stream):
             return
@@ -194,7 +194,9 @@ class CopyingContract(Subject):
             copying.append(Batch.of_rows(last), 5)
         assert _rows(log, stream) == [*first, *between, *last]
 
-    def test_a_record_that_is_too_large_is_named_and_nothing_happened(self, log: Log) -> None:
+    def test_copying_a_record_that_is_too_large_names_it_and_changes_nothing(
+        self, log: Log
+    ) -> None:
         stream = made(log)
         if _lacks_copying(log, stream):
             return
@@ -207,7 +209,7 @@ class CopyingContract(Subject):
             copying.append(batch.part(0, 1), 18)
         assert _rows(log, stream) == rows[:1]
 
-    def test_a_stream_made_anew_knows_nothing_of_the_old_one(self, log: Log) -> None:
+    def test_a_stream_created_again_has_no_position_of_the_old_copy(self, log: Log) -> None:
         stream = made(log)
         if _lacks_copying(log, stream):
             return
@@ -217,7 +219,7 @@ class CopyingContract(Subject):
         with _copying(log, made(log)) as copying:
             assert copying.at is None
 
-    def test_what_is_not_there_cannot_be_copied_into(self, log: Log) -> None:
+    def test_copying_into_a_missing_stream_or_shard_is_refused(self, log: Log) -> None:
         stream = made(log)
         if _lacks_copying(log, stream):
             return

@@ -54,7 +54,7 @@ class FixedShardsContract(Consuming):
         # Nothing is remembered: another one begins anew.
         assert places(taken(consume(group=None, shards=[2]), 11)) == {2: range(11)}
 
-    def test_chosen_shards_are_let_go_at_once(self, hub: Hub, consume: Consume) -> None:
+    def test_a_consumer_of_chosen_shards_closes_at_once(self, hub: Hub, consume: Consume) -> None:
         filled(hub, shards=1, each=10)
         consumer = consume(group=None, shards=[0])
         taken(consumer, 10)
@@ -62,7 +62,7 @@ class FixedShardsContract(Consuming):
         consumer.close()
         assert time.monotonic() - began_s < 2
 
-    def test_chosen_shards_start_where_they_are_told_to(self, hub: Hub, consume: Consume) -> None:
+    def test_chosen_shards_start_at_the_given_position(self, hub: Hub, consume: Consume) -> None:
         stream = filled(hub, shards=1, each=10)
         consumer = consume(group=None, shards=[0], start="latest")
         stream.append(b"later", shard=0)
@@ -72,7 +72,7 @@ class FixedShardsContract(Consuming):
         consumer.seek(0, "earliest")
         assert offsets(taken(consumer, 11)) == list(range(11))
 
-    def test_shards_that_are_not_there_are_refused(self, hub: Hub) -> None:
+    def test_missing_shards_are_refused(self, hub: Hub) -> None:
         filled(hub, shards=2, each=0)
         for shards in ([2], [-1], [0, 7]):
             with pytest.raises(UnknownShard):
@@ -97,7 +97,7 @@ class ReadingAsAGroupContract(Consuming):
             assert seen == range(stream.bounds(shard).end)
         assert consumer.read(timeout="20ms") is None
 
-    def test_records_that_come_later_are_handed_out_soon(self, hub: Hub, consume: Consume) -> None:
+    def test_records_appended_later_are_handed_out_soon(self, hub: Hub, consume: Consume) -> None:
         stream = filled(hub, shards=4, each=0)
         consumer = consume()
         for number in range(20):
@@ -106,7 +106,7 @@ class ReadingAsAGroupContract(Consuming):
             assert record is not None
             assert record.id == record_id
 
-    def test_who_stopped_midway_goes_on_at_the_checkpoint(self, hub: Hub, consume: Consume) -> None:
+    def test_a_new_member_goes_on_at_the_checkpoint(self, hub: Hub, consume: Consume) -> None:
         filled(hub, shards=4, each=250)
         done: list[Record] = []
         with consume(name="first") as consumer:
@@ -125,7 +125,7 @@ class ReadingAsAGroupContract(Consuming):
             (s, o) for s in range(4) for o in range(250)
         )
 
-    def test_a_new_group_reads_everything_unless_told_otherwise(
+    def test_a_new_group_reads_from_the_earliest_record_by_default(
         self, hub: Hub, consume: Consume
     ) -> None:
         filled(hub, shards=2, each=5)
@@ -135,7 +135,7 @@ class ReadingAsAGroupContract(Consuming):
             1: range(5),
         }
 
-    def test_a_group_that_starts_at_the_latest_reads_what_comes_after_it_has_joined(
+    def test_a_group_started_at_the_latest_reads_records_appended_afterwards(
         self, hub: Hub, consume: Consume
     ) -> None:
         stream = filled(hub, shards=2, each=5)
@@ -147,7 +147,7 @@ class ReadingAsAGroupContract(Consuming):
         stream.append(b"after", shard=1)
         assert places(taken(again, 2)) == {0: range(5, 6), 1: range(5, 6)}
 
-    def test_a_group_may_start_at_a_time(self, hub: Hub, consume: Consume) -> None:
+    def test_a_group_can_start_at_a_time(self, hub: Hub, consume: Consume) -> None:
         stream = hub.create_stream(STREAM, shards=2)
         for minute in range(10):
             at = datetime(2026, 1, 1, 12, minute, tzinfo=UTC)
@@ -156,7 +156,9 @@ class ReadingAsAGroupContract(Consuming):
         assert sorted(r.timestamp.minute for r in taken(consumer, 5)) == [5, 6, 7, 8, 9]
         assert consumer.read(timeout="20ms") is None
 
-    def test_a_start_that_may_not_be_chosen_is_an_error(self, hub: Hub, consume: Consume) -> None:
+    def test_with_start_error_a_group_without_checkpoint_is_refused(
+        self, hub: Hub, consume: Consume
+    ) -> None:
         filled(hub, shards=1, each=5)
         with pytest.raises(BadSetting, match="'earliest'"):
             consume(start="error")
@@ -166,7 +168,7 @@ class ReadingAsAGroupContract(Consuming):
             consumer.commit()
         assert offsets(taken(consume(start="error"), 2)) == [3, 4]
 
-    def test_a_second_group_replays_everything_while_the_first_goes_on(
+    def test_a_second_group_reads_everything_while_the_first_goes_on(
         self, hub: Hub, consume: Consume
     ) -> None:
         stream = filled(hub, shards=2, each=20)
@@ -177,13 +179,13 @@ class ReadingAsAGroupContract(Consuming):
         assert places(taken(second, 41)) == {0: range(20), 1: range(21)}
         assert offsets(taken(first, 1)) == [20]
 
-    def test_several_streams_are_read_by_one(self, hub: Hub, consume: Consume) -> None:
+    def test_one_consumer_can_read_several_streams(self, hub: Hub, consume: Consume) -> None:
         for name in ("a", "b"):
             filled(hub, name, shards=2, each=3)
         records = taken(consume(["a", "b"]), 12)
         assert Counter(record.stream for record in records) == {"a": 6, "b": 6}
 
-    def test_a_stream_that_matches_later_is_picked_up_from_its_beginning(
+    def test_a_stream_that_matches_later_is_read_from_its_beginning(
         self, hub: Hub, consume: Consume
     ) -> None:
         filled(hub, "shop/orders", shards=1, each=3)
@@ -198,7 +200,7 @@ class ReadingAsAGroupContract(Consuming):
         assert time.monotonic() - began_s < 2
         assert {shard.stream for shard in consumer.granted} == {"shop/orders", "shop/later"}
 
-    def test_a_stream_of_a_pattern_may_go(self, hub: Hub, consume: Consume) -> None:
+    def test_a_stream_of_a_pattern_may_be_deleted(self, hub: Hub, consume: Consume) -> None:
         for name in ("shop/a", "shop/b"):
             filled(hub, name, shards=1, each=1)
         consumer = consume("shop/*")
@@ -213,7 +215,7 @@ class ReadingAsAGroupContract(Consuming):
         consumer.close()
         assert time.monotonic() - began_s < 2, "what is gone is not waited for"
 
-    def test_reading_waits_as_long_as_told_and_no_longer(self, hub: Hub, consume: Consume) -> None:
+    def test_read_waits_for_its_timeout_and_no_longer(self, hub: Hub, consume: Consume) -> None:
         filled(hub, shards=2, each=0)
         consumer = consume()
         began_s = time.monotonic()
@@ -223,7 +225,7 @@ class ReadingAsAGroupContract(Consuming):
         assert consumer.read_batch(timeout=0.2) == []
         assert 0.2 <= time.monotonic() - began_s < 0.7
 
-    def test_lists_of_records(self, hub: Hub, consume: Consume) -> None:
+    def test_records_can_be_read_as_lists(self, hub: Hub, consume: Consume) -> None:
         filled(hub, shards=2, each=50)
         consumer = consume(max_records=20)
         first = consumer.read_batch(timeout="10s")
@@ -237,7 +239,7 @@ class ReadingAsAGroupContract(Consuming):
         consumer.commit()
         assert checkpoints(hub) == {0: 50, 1: 50}
 
-    def test_arrow_batches(self, hub: Hub, consume: Consume) -> None:
+    def test_records_can_be_read_as_arrow_batches(self, hub: Hub, consume: Consume) -> None:
         filled(hub, shards=2, each=40)
         found: dict[int, list[int]] = defaultdict(list)
         for batch in consume().arrow_batches(timeout="100ms"):
@@ -246,7 +248,7 @@ class ReadingAsAGroupContract(Consuming):
             found[int(place[b"headrace.shard"])] += batch.column("offset").to_pylist()
         assert found == {0: list(range(40)), 1: list(range(40))}
 
-    def test_data_may_be_decoded_by_a_function(self, hub: Hub, consume: Consume) -> None:
+    def test_a_consumer_can_decode_by_a_function(self, hub: Hub, consume: Consume) -> None:
         hub.create_stream(STREAM, shards=1).append(b"Uryyb")
         consumer = consume(decode=lambda data: codecs.decode(data.decode(), "rot13"))
         (record,) = taken(consumer, 1)
@@ -282,7 +284,7 @@ class ReadingAsAGroupContract(Consuming):
         assert time.monotonic() - began_s < 2
         assert sum(filter(None, checkpoints(hub).values())) == 10, "the last one was not done"
 
-    def test_log_reads_are_as_large_as_they_may_be(
+    def test_reads_of_the_log_are_as_large_as_allowed(
         self, hub: Hub, consume: Consume, log: Log, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         filled(hub, shards=1, each=1_000)
@@ -299,7 +301,7 @@ class ReadingAsAGroupContract(Consuming):
         assert max(reads) == 100
         assert len(reads) <= math.ceil(1_000 / 100) + 1
 
-    def test_unmarked_records_of_a_shard_are_bounded_and_others_flow(
+    def test_unmarked_records_are_bounded_per_shard_and_other_shards_flow(
         self, hub: Hub, consume: Consume
     ) -> None:
         filled(hub, shards=2, each=100)
@@ -318,7 +320,7 @@ class ReadingAsAGroupContract(Consuming):
             unmarked += 1
         assert unmarked == 16
 
-    def test_at_most_the_prefetch_is_fetched_and_not_done(
+    def test_at_most_prefetch_records_are_fetched_and_unfinished(
         self, hub: Hub, consume: Consume, log: Log, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         filled(hub, shards=1, each=100)
@@ -337,7 +339,7 @@ class ReadingAsAGroupContract(Consuming):
             taken(consumer, 1)
             assert fetched - done <= 16
 
-    def test_bytes_in_flight_are_shared_out_to_the_shards(
+    def test_bytes_in_flight_are_divided_among_the_shards(
         self, hub: Hub, consume: Consume, log: Log, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         stream = hub.create_stream(STREAM, shards=4)
@@ -361,7 +363,7 @@ class ReadingAsAGroupContract(Consuming):
         assert 10_000 < max(flying.values()) <= 80_000 / 4 + one_record
         assert sum(flying.values()) <= 80_000 + 4 * one_record
 
-    def test_few_bytes_are_waited_with_for_more(self, hub: Hub, consume: Consume) -> None:
+    def test_a_read_below_min_bytes_waits_for_more(self, hub: Hub, consume: Consume) -> None:
         stream = filled(hub, shards=1, each=0)
         consumer = consume(min_bytes=1_000, max_wait="500ms")
         stream.append(b"small")
@@ -373,7 +375,7 @@ class ReadingAsAGroupContract(Consuming):
         taken(consumer, 1)
         assert time.monotonic() - began_s < 0.4, "enough is not waited with"
 
-    def test_records_dropped_before_they_were_read_are_told_and_gone_on_behind(
+    def test_records_trimmed_unread_are_logged_and_passed_over(
         self, hub: Hub, consume: Consume, log: Log, caplog: pytest.LogCaptureFixture
     ) -> None:
         stream = filled(hub, shards=1, each=10)
@@ -392,7 +394,7 @@ class ReadingAsAGroupContract(Consuming):
         consumer.commit()
         assert checkpoints(hub) == {0: 10}
 
-    def test_records_dropped_while_a_group_starts_at_the_latest_are_not_read_from_the_first(
+    def test_with_start_latest_a_trimmed_checkpoint_moves_to_the_end(
         self, hub: Hub, consume: Consume, log: Log
     ) -> None:
         stream = filled(hub, shards=1, each=10)
@@ -406,7 +408,7 @@ class ReadingAsAGroupContract(Consuming):
         stream.append(b"later", shard=0)
         assert offsets(taken(consumer, 1)) == [10]
 
-    def test_records_may_be_dropped_under_a_reader(
+    def test_a_trim_under_a_reader_is_passed_over_or_raised(
         self, hub: Hub, consume: Consume, log: Log, caplog: pytest.LogCaptureFixture
     ) -> None:
         stream = filled(hub, shards=1, each=100)

@@ -48,7 +48,7 @@ from headrace.testing.contracts.consumer_tools import (
 class HandOverContract(Consuming):
     """How a shard changes hands, stands still, or jumps."""
 
-    def test_grants_are_told_in_the_workers_thread_and_ends_before_they_happen(
+    def test_callbacks_run_in_the_reading_thread_and_before_a_shard_moves(
         self, hub: Hub, consume: Consume
     ) -> None:
         filled(hub, shards=2, each=5)
@@ -81,7 +81,7 @@ class HandOverContract(Consuming):
             ("revoke", [*the_others(shards)])
         ]
 
-    def test_what_is_done_is_committed_before_a_shard_goes(
+    def test_finished_records_are_committed_before_a_shard_moves(
         self, hub: Hub, consume: Consume
     ) -> None:
         filled(hub, shards=1, each=100)
@@ -93,7 +93,7 @@ class HandOverContract(Consuming):
         assert first.read(timeout="1ms") is None, "nothing that was read ahead is handed out"
         assert offsets(taken(second, 70)) == list(range(30, 100))
 
-    def test_a_long_handler_keeps_its_place_and_its_record(
+    def test_a_handler_longer_than_the_session_keeps_its_shard(
         self, hub: Hub, consume: Consume
     ) -> None:
         filled(hub, shards=1, each=10)
@@ -110,7 +110,7 @@ class HandOverContract(Consuming):
         assert first.read(timeout="1ms") is None
         assert offsets(taken(second, 9)) == list(range(1, 10))
 
-    def test_a_handler_that_does_not_return_is_not_waited_for_for_ever(
+    def test_a_hand_over_does_not_wait_for_ever_for_a_handler(
         self, hub: Hub, consume: Consume, caplog: pytest.LogCaptureFixture
     ) -> None:
         filled(hub, shards=1, each=10)
@@ -126,7 +126,7 @@ class HandOverContract(Consuming):
         with pytest.raises(Fenced):
             first.commit()
 
-    def test_what_was_read_ahead_does_not_prolong_a_hand_over(
+    def test_prefetched_records_do_not_prolong_a_hand_over(
         self, hub: Hub, consume: Consume
     ) -> None:
         took_s = {}
@@ -150,7 +150,7 @@ class HandOverContract(Consuming):
             second.close()
         assert took_s[256] < took_s[1] + 0.5, "256 of them take 12.8 s"
 
-    def test_a_shard_can_be_moved_to_any_place_by_who_holds_it(
+    def test_a_member_can_seek_a_shard_it_holds_to_any_offset(
         self, hub: Hub, consume: Consume
     ) -> None:
         stream = hub.create_stream(STREAM, shards=1)
@@ -175,7 +175,7 @@ class HandOverContract(Consuming):
         consumer.commit()
         assert checkpoints(hub) == {0: 11}
 
-    def test_a_move_to_what_is_not_there_is_refused(
+    def test_a_seek_out_of_bounds_or_in_a_foreign_shard_is_refused(
         self, hub: Hub, consume: Consume, log: Log
     ) -> None:
         stream = filled(hub, shards=2, each=10)
@@ -195,7 +195,7 @@ class HandOverContract(Consuming):
                 consumer.seek(mine, 3)
         assert len(consumer.granted) == 1
 
-    def test_a_paused_shard_stands_still_and_stays_held(self, hub: Hub, consume: Consume) -> None:
+    def test_a_paused_shard_is_not_read_and_stays_held(self, hub: Hub, consume: Consume) -> None:
         filled(hub, shards=2, each=10)
         consumer = consume()
         (first,) = taken(consumer, 1)
@@ -208,7 +208,7 @@ class HandOverContract(Consuming):
         with pytest.raises(BadSetting, match="is not held"):
             consumer.pause(7)
 
-    def test_an_only_shard_stands_still_too(self, hub: Hub, consume: Consume) -> None:
+    def test_an_only_shard_can_be_paused(self, hub: Hub, consume: Consume) -> None:
         filled(hub, shards=1, each=10)
         consumer = consume()
         taken(consumer, 1)
@@ -217,7 +217,9 @@ class HandOverContract(Consuming):
         consumer.resume(0)
         assert offsets(taken(consumer, 9)) == list(range(1, 10))
 
-    def test_iteration_ends_when_another_thread_closes(self, hub: Hub, consume: Consume) -> None:
+    def test_iteration_ends_when_another_thread_closes_the_consumer(
+        self, hub: Hub, consume: Consume
+    ) -> None:
         filled(hub, shards=1, each=10)
         working, go_on = threading.Event(), threading.Event()
 
@@ -256,7 +258,7 @@ class HandOverContract(Consuming):
         assert hub.groups.names() == []
 
     @pytest.mark.parametrize("busy", [False, True], ids=["waiting", "in a handler"])
-    def test_a_deleted_stream_that_was_named_ends_its_consumers(
+    def test_deleting_a_stream_subscribed_by_name_ends_its_consumers(
         self, hub: Hub, consume: Consume, busy: bool
     ) -> None:
         filled(hub, shards=1, each=1)
@@ -271,13 +273,13 @@ class HandOverContract(Consuming):
         with pytest.raises(UnknownStream, match=STREAM):
             consumer.read(timeout="5s")
 
-    def test_a_stream_that_is_not_there_is_refused(self, hub: Hub, consume: Consume) -> None:
+    def test_a_missing_stream_is_refused(self, hub: Hub, consume: Consume) -> None:
         with pytest.raises(UnknownStream, match="nowhere"):
             consume("nowhere")
         assert hub.groups.names() == []
         assert consume("no*").granted == []
 
-    def test_a_group_of_too_much_is_refused_with_the_reason(
+    def test_a_group_with_too_many_shards_is_refused_with_the_reason(
         self, hub: Hub, consume: Consume, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         filled(hub, shards=3, each=0)
@@ -285,9 +287,7 @@ class HandOverContract(Consuming):
         with pytest.raises(Refused, match="2"):
             consume()
 
-    def test_what_is_committed_while_the_end_is_told_counts(
-        self, hub: Hub, consume: Consume
-    ) -> None:
+    def test_a_commit_inside_on_revoke_counts(self, hub: Hub, consume: Consume) -> None:
         filled(hub, shards=1, each=5)
         opened: list[Consumer] = []
         consumer = consume(on_revoke=lambda shards: opened[0].commit())
@@ -298,7 +298,7 @@ class HandOverContract(Consuming):
         with pytest.raises(Closed):
             consumer.commit()
 
-    def test_a_callback_that_fails_at_the_end_is_heard_and_the_shards_are_free(
+    def test_an_error_of_on_revoke_is_raised_and_the_shards_are_free(
         self, hub: Hub, consume: Consume
     ) -> None:
         filled(hub, shards=1, each=5)
@@ -312,9 +312,7 @@ class HandOverContract(Consuming):
             consumer.close()
         assert held(hub) == {}
 
-    def test_each_grant_that_was_told_has_its_end_told_however_it_comes(
-        self, hub: Hub, consume: Consume
-    ) -> None:
+    def test_every_on_grant_is_followed_by_an_on_revoke(self, hub: Hub, consume: Consume) -> None:
         filled(hub, shards=1, each=5)
         told: list[str] = []
         consumer = consume(
@@ -333,7 +331,7 @@ class HandOverContract(Consuming):
         assert told == ["grant", "revoke", "grant"]
 
     @pytest.mark.parametrize("way", ["closed", "told to end"])
-    def test_a_loop_ends_when_its_consumer_does_and_none_begins(
+    def test_a_loop_ends_with_its_consumer_and_no_other_begins(
         self, hub: Hub, consume: Consume, way: str
     ) -> None:
         filled(hub, shards=1, each=5)

@@ -21,7 +21,7 @@ from headrace.testing.contracts.backend_under_test import Subject
 
 
 class HubContract(Subject):
-    def test_what_it_cannot_do_with_shards_is_refused_at_the_call(self, hub: Hub) -> None:
+    def test_a_missing_split_or_merge_is_refused_with_the_reason(self, hub: Hub) -> None:
         stream = hub.create_stream("a", shards=2)
         missing = hub.capabilities.missing
         with pytest.raises(Unsupported) as split:
@@ -33,7 +33,7 @@ class HubContract(Subject):
         with pytest.raises(HeadraceError, match="2"):
             stream.split(2)
 
-    def test_a_stream_that_is_there_keeps_its_shards_and_says_so(
+    def test_exist_ok_keeps_the_shards_of_an_existing_stream_and_logs_it(
         self, hub: Hub, caplog: pytest.LogCaptureFixture
     ) -> None:
         first = hub.create_stream("a", shards=4, codec="json")
@@ -44,7 +44,7 @@ class HubContract(Subject):
             "stream=a: exists with 4 shards and keeps them; 12 were asked for"
         ]
 
-    def test_a_stream_that_differs_is_not_taken_for_the_one_wanted(self, hub: Hub) -> None:
+    def test_exist_ok_refuses_a_stream_with_another_codec_or_routing(self, hub: Hub) -> None:
         hub.create_stream("a", codec="json")
         with pytest.raises(StreamExists, match="'a'"):
             hub.create_stream("a", codec="json")
@@ -89,7 +89,7 @@ class HubContract(Subject):
         ],
         ids=str,
     )
-    def test_a_stream_that_cannot_be_is_refused(
+    def test_bad_stream_settings_are_refused(
         self, hub: Hub, settings: dict[str, Any], error: type[Exception]
     ) -> None:
         with pytest.raises(error):

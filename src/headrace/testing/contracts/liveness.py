@@ -15,14 +15,12 @@ class LivenessContract(Subject):
     def liveness(self, store: GroupStore | None) -> Liveness | None:
         return None if store is None else store.liveness
 
-    def test_nobody_has_heard_of_a_member_before_its_first_beat(
-        self, liveness: Liveness | None
-    ) -> None:
+    def test_a_member_has_no_sign_before_its_first_beat(self, liveness: Liveness | None) -> None:
         if liveness is None:
             return
         assert liveness.sign("billing", "ann", 1) is None
 
-    def test_the_last_beat_is_what_others_see(self, liveness: Liveness | None) -> None:
+    def test_a_sign_shows_the_last_beat(self, liveness: Liveness | None) -> None:
         if liveness is None:
             return
         for beat in (0, 1, 2, 2**40):
@@ -33,7 +31,7 @@ class LivenessContract(Subject):
             assert sign.age_s is not None
             assert 0 <= sign.age_s < 10
 
-    def test_groups_members_and_incarnations_are_told_apart(
+    def test_each_group_member_and_incarnation_has_its_own_sign(
         self, liveness: Liveness | None
     ) -> None:
         if liveness is None:
@@ -52,7 +50,7 @@ class LivenessContract(Subject):
             liveness.leave(*who)
         assert {liveness.sign(*who) for who in all_of_them} == {None}
 
-    def test_who_has_left_is_not_seen_any_more(self, liveness: Liveness | None) -> None:
+    def test_a_member_that_has_left_has_no_sign(self, liveness: Liveness | None) -> None:
         if liveness is None:
             return
         liveness.beat("billing", "ann", 1, 7)
@@ -63,7 +61,7 @@ class LivenessContract(Subject):
         assert other is not None
         assert other.beat == 3
 
-    def test_leaving_twice_or_unheard_does_no_harm(self, liveness: Liveness | None) -> None:
+    def test_leaving_twice_or_without_a_beat_is_allowed(self, liveness: Liveness | None) -> None:
         if liveness is None:
             return
         liveness.leave("billing", "nobody", 1)

@@ -52,7 +52,9 @@ class MarksContract(Consuming):
         consumer.commit()
         assert checkpoints(hub) == {0: 7}
 
-    def test_nothing_is_done_unless_it_is_marked(self, hub: Hub, consume: Consume) -> None:
+    def test_without_auto_mark_no_unmarked_record_is_committed(
+        self, hub: Hub, consume: Consume
+    ) -> None:
         filled(hub, shards=1, each=10)
         with consume(auto_mark=False, max_wait_handler="50ms") as consumer:
             records = taken(consumer, 10)
@@ -63,7 +65,7 @@ class MarksContract(Consuming):
         assert checkpoints(hub) == {0: 1}, "what is marked is committed by closing"
         assert offsets(taken(consume(), 1)) == [1]
 
-    def test_a_record_in_hand_is_not_done_before_the_next_is_asked_for(
+    def test_a_record_counts_as_done_when_the_next_one_is_asked_for(
         self, hub: Hub, consume: Consume
     ) -> None:
         filled(hub, shards=1, each=10)
@@ -76,7 +78,9 @@ class MarksContract(Consuming):
         assert checkpoints(hub) == {0: 2}
         assert offsets(taken(consume(), 2)) == [2, 3]
 
-    def test_a_handler_that_fails_gets_its_record_again(self, hub: Hub, consume: Consume) -> None:
+    def test_a_record_whose_handler_failed_is_handed_out_again(
+        self, hub: Hub, consume: Consume
+    ) -> None:
         filled(hub, shards=1, each=10)
 
         class Broken(Exception):
@@ -93,7 +97,7 @@ class MarksContract(Consuming):
         assert checkpoints(hub) == {0: 5}
         assert offsets(taken(consume(), 1)) == [5]
 
-    def test_commit_returns_when_the_checkpoint_can_be_read(
+    def test_after_commit_returns_the_checkpoint_can_be_read(
         self, hub: Hub, consume: Consume
     ) -> None:
         filled(hub, shards=2, each=5)
@@ -103,7 +107,7 @@ class MarksContract(Consuming):
             consumer.commit()
             assert sum(filter(None, checkpoints(hub).values())) == count
 
-    def test_marks_are_committed_in_time_and_not_more_often(
+    def test_marks_are_committed_every_interval_and_not_more_often(
         self, hub: Hub, consume: Consume, store: GroupStore
     ) -> None:
         stream = filled(hub, shards=2, each=400)
@@ -128,9 +132,7 @@ class MarksContract(Consuming):
             10,
         )
 
-    def test_a_later_consumer_picks_up_behind_the_last_mark(
-        self, hub: Hub, consume: Consume
-    ) -> None:
+    def test_a_later_consumer_begins_after_the_last_mark(self, hub: Hub, consume: Consume) -> None:
         filled(hub, shards=3, each=30)
         seen: list[Record] = []
         while len(seen) < 90:
@@ -139,7 +141,7 @@ class MarksContract(Consuming):
                 consumer.mark(seen[-1])
         assert Counter(map(place, seen)) == all_places(3, 30)
 
-    def test_a_commit_under_a_grant_that_is_over_is_refused(
+    def test_a_commit_under_an_ended_grant_is_refused(
         self, hub: Hub, consume: Consume, store: GroupStore
     ) -> None:
         filled(hub, shards=2, each=5)
@@ -154,7 +156,9 @@ class MarksContract(Consuming):
         again = taken(consumer, 10)
         assert places(again) == {0: range(5), 1: range(5)}, "its owner has it again, from there"
 
-    def test_a_checkpoint_moved_by_hand_is_followed(self, hub: Hub, consume: Consume) -> None:
+    def test_a_consumer_follows_a_checkpoint_moved_by_an_operator(
+        self, hub: Hub, consume: Consume
+    ) -> None:
         filled(hub, shards=1, each=10)
         consumer = consume()
         taken(consumer, 6)
@@ -163,7 +167,7 @@ class MarksContract(Consuming):
             consumer.commit()
         assert offsets(taken(consumer, 2)) == [3, 4]
 
-    def test_a_loop_that_was_left_begins_again_where_it_was_left(
+    def test_a_second_loop_goes_on_where_the_first_was_left(
         self, hub: Hub, consume: Consume
     ) -> None:
         filled(hub, shards=1, each=6)
@@ -180,7 +184,7 @@ class MarksContract(Consuming):
         consumer.mark(again)
         assert list(consumer.batches(timeout="10ms")) == []
 
-    def test_what_was_read_before_a_loop_does_not_come_again_in_it(
+    def test_a_loop_does_not_repeat_records_read_before_it(
         self, hub: Hub, consume: Consume
     ) -> None:
         filled(hub, shards=1, each=3)
@@ -189,7 +193,7 @@ class MarksContract(Consuming):
         loop = iter(consumer)
         assert [next(loop).offset, next(loop).offset] == [1, 2]
 
-    def test_a_mark_of_an_earlier_grant_counts_for_nothing_beyond_what_was_handed_out(
+    def test_a_mark_of_an_earlier_grant_counts_only_up_to_the_handed_out_records(
         self, hub: Hub, consume: Consume
     ) -> None:
         filled(hub, shards=1, each=40)
@@ -202,14 +206,14 @@ class MarksContract(Consuming):
         consumer.commit()
         assert checkpoints(hub) == {0: 11}
 
-    def test_what_cannot_be_marked_is_refused(self, hub: Hub, consume: Consume) -> None:
+    def test_mark_takes_only_records(self, hub: Hub, consume: Consume) -> None:
         filled(hub, shards=1, each=1)
         consumer = consume()
         for nothing in (5, None, "all", [5]):
             with pytest.raises(BadSetting, match="mark takes a record"):
                 consumer.mark(nothing)  # type: ignore[arg-type]
 
-    def test_a_refusal_tells_which_records_were_not_stored(
+    def test_a_refused_commit_names_the_records_that_were_not_stored(
         self, hub: Hub, consume: Consume
     ) -> None:
         filled(hub, shards=2, each=5)

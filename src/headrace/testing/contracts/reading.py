@@ -49,7 +49,7 @@ class ReadingContract(Subject):
             assert len(found) == 100
             assert counted.reads <= math.ceil(100 / size) + 1
 
-    def test_where_to_begin_is_an_end_an_offset_or_a_time(self, hub: Hub) -> None:
+    def test_a_read_starts_at_an_end_an_offset_or_a_time(self, hub: Hub) -> None:
         stream = hub.create_stream("a", shards=1)
         noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
         ids = [
@@ -124,7 +124,7 @@ class ReadingContract(Subject):
             records = reading.result(WAIT_S)
         assert [record.value for record in records] == [b"0", b"1", b"2"]
 
-    def test_a_following_read_ends_with_its_stream_or_its_hub(self, opening: Opening) -> None:
+    def test_a_following_read_ends_when_its_stream_or_hub_does(self, opening: Opening) -> None:
         hub = Hub(opening())
         ends: list[tuple[str, Callable[[], None], type[Exception]]] = [
             ("a", lambda: hub.delete_stream("a"), UnknownStream),
@@ -141,7 +141,7 @@ class ReadingContract(Subject):
                 with pytest.raises(error):
                     waiting.result(WAIT_S)
 
-    def test_a_reader_overtaken_by_a_trim_is_told(self, hub: Hub, log: Log) -> None:
+    def test_a_read_overtaken_by_a_trim_raises(self, hub: Hub, log: Log) -> None:
         stream = hub.create_stream("a", shards=1)
         stream.append_many([(b"x", None)] * 50)
         if lacks(log, "trim", lambda: stream.trim(0, 40)):
@@ -160,7 +160,7 @@ class ReadingContract(Subject):
                 stream.trim(0, before)  # type: ignore[arg-type]
         assert stream.bounds(0) == Bounds(40, 50)
 
-    def test_a_value_that_cannot_be_decoded_is_told_when_it_is_asked_for(self, hub: Hub) -> None:
+    def test_a_value_that_cannot_be_decoded_raises_when_it_is_accessed(self, hub: Hub) -> None:
         stream = hub.create_stream("a", shards=1, codec="json")
         stream.append_arrow(pa.record_batch({"data": [b"{", b"1"]}), shard=0)
         bad, good = stream.read(0)

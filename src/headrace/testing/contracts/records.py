@@ -51,7 +51,7 @@ ODD_ROWS = [
 class RecordsContract(Subject):
     # Appending
 
-    def test_appends_continue_each_other(self, log: Log) -> None:
+    def test_appends_get_consecutive_offsets(self, log: Log) -> None:
         stream = made(log)
         rows = some_rows(12)
         offsets = [
@@ -94,7 +94,7 @@ class RecordsContract(Subject):
         appended(log, stream, made_of(rows).part(30, 65))
         assert list(read_rows(log, stream).values()) == rows[30:]
 
-    def test_what_was_appended_does_not_change_with_its_source(self, log: Log) -> None:
+    def test_an_appended_record_does_not_change_with_its_source_buffer(self, log: Log) -> None:
         stream = made(log)
         source = bytearray(b"abc" * 20)
         offsets_buffer = pa.array(range(0, 61, 3), pa.int32()).buffers()[1]
@@ -110,7 +110,7 @@ class RecordsContract(Subject):
         ]
         assert list(read_rows(log, stream).values()) == expected
 
-    def test_the_parts_of_one_append_get_a_place_each(self, log: Log) -> None:
+    def test_each_part_of_an_append_gets_its_own_place(self, log: Log) -> None:
         first, second = made(log, "a", shards=2), made(log, "b")
         rows = some_rows(6)
         appended(log, first, Batch.of_rows(some_rows(2)))
@@ -159,7 +159,7 @@ class RecordsContract(Subject):
             writing.result(WAIT_S)
         assert found == []
 
-    def test_appends_of_several_threads_keep_the_order_of_each(self, log: Log) -> None:
+    def test_appends_of_each_thread_keep_their_order(self, log: Log) -> None:
         stream = made(log)
 
         def write(thread: int) -> list[int]:
@@ -178,7 +178,7 @@ class RecordsContract(Subject):
         assert all(own == sorted(own) for own in offsets)
         assert read_rows(log, stream) == expected
 
-    def test_a_refused_append_does_not_touch_those_of_the_same_moment(self, log: Log) -> None:
+    def test_a_refused_append_does_not_affect_concurrent_appends(self, log: Log) -> None:
         stream, gone = made(log, "a"), made(log, "gone")
         log.delete_stream("gone")
 
@@ -196,7 +196,7 @@ class RecordsContract(Subject):
             assert list(threads.map(write, range(6), timeout=WAIT_S)) == [15, 0] * 3
         assert len(read_rows(log, stream)) == 45
 
-    def test_more_than_one_commit_can_hold_is_refused_whole(self, log: Log) -> None:
+    def test_an_append_larger_than_one_commit_is_refused_as_a_whole(self, log: Log) -> None:
         stream = made(log)
         half = Append(stream, 0, Batch.of_rows([Row(None, b"x" * (COMMIT_BYTES_MAX // 2), 1)]))
         with pytest.raises(BadRecord, match=r"4\.0 MiB in one commit: at most 4\.0 MiB"):
@@ -210,7 +210,7 @@ class RecordsContract(Subject):
     @pytest.mark.parametrize(
         ("max_records", "max_bytes"), [(1, 2**20), (7, 2**20), (60, 1), (60, 4_000), (9, 4_000)]
     )
-    def test_a_read_takes_at_least_one_record_and_never_more_than_its_limits(
+    def test_a_read_takes_at_least_one_record_and_stays_within_its_limits(
         self,
         log: Log,
         made_of: Faces,
@@ -237,7 +237,7 @@ class RecordsContract(Subject):
         assert found == rows
 
     @FACES
-    def test_a_read_begins_and_ends_inside_a_batch(self, log: Log, made_of: Faces) -> None:
+    def test_a_read_can_begin_and_end_inside_a_batch(self, log: Log, made_of: Faces) -> None:
         stream = made(log)
         rows = some_rows(60)
         offsets = appended(log, stream, made_of(rows[:30]))
@@ -250,14 +250,14 @@ class RecordsContract(Subject):
             expected = {offsets[i]: by_offset[offsets[i]] for i in range(start, min(end, 60))}
             assert found == expected
 
-    def test_at_the_end_and_in_an_empty_slice_there_is_nothing(self, log: Log) -> None:
+    def test_a_read_at_the_end_or_of_an_empty_slice_finds_no_record(self, log: Log) -> None:
         stream = made(log)
         end = appended(log, stream, Batch.of_rows(some_rows(3)))[-1] + 1
         for start, stop in ((end, None), (1, 1), (2, 1)):
             reading = log.read(stream, 0, start, stop, max_records=9, max_bytes=999)
             assert (list(reading.batches), reading.next) == ([], start)
 
-    def test_out_of_range_the_error_carries_the_bounds(self, log: Log) -> None:
+    def test_a_read_out_of_range_raises_with_the_bounds(self, log: Log) -> None:
         stream = made(log)
         end = appended(log, stream, Batch.of_rows(some_rows(3)))[-1] + 1
         for offset in (-1, end + 1, 2**62):
@@ -272,7 +272,7 @@ class RecordsContract(Subject):
                 "end": end,
             }
 
-    def test_several_shards_are_asked_about_at_once(self, log: Log) -> None:
+    def test_the_bounds_of_several_shards_are_read_together(self, log: Log) -> None:
         first, second = made(log, "a", shards=3), made(log, "b")
         appended(log, first, Batch.of_rows(some_rows(4)))
         end = appended(log, second, Batch.of_rows(some_rows(2)))[-1] + 1
@@ -287,7 +287,7 @@ class RecordsContract(Subject):
 
     # Trimming
 
-    def test_trimmed_records_are_gone_and_the_others_stay(self, log: Log) -> None:
+    def test_a_trim_removes_only_the_records_before_its_offset(self, log: Log) -> None:
         stream = made(log)
         if lacks(log, "trim", lambda: log.trim(stream, 0, 0)):
             return
@@ -344,7 +344,7 @@ class RecordsContract(Subject):
 
     # Producers
 
-    def test_a_repeated_append_returns_the_first_places(self, log: Log) -> None:
+    def test_a_repeated_append_returns_the_places_of_the_first(self, log: Log) -> None:
         stream = made(log, shards=2)
         parts = [Append(stream, 1, Batch.of_rows(some_rows(3))), _one(stream)]
         producer = Producer("p", 7)
@@ -356,7 +356,7 @@ class RecordsContract(Subject):
         assert len(read_rows(log, stream, 0)) == 6
         assert len(read_rows(log, stream, 1)) == 3
 
-    def test_producers_and_streams_count_apart(self, log: Log) -> None:
+    def test_each_producer_and_stream_has_its_own_numbers(self, log: Log) -> None:
         first, second = made(log, "a"), made(log, "b")
         if lacks(log, "producer_seq", lambda: log.append([_one(first)], Producer("p", 0))):
             return
@@ -365,7 +365,7 @@ class RecordsContract(Subject):
                 log.append([_one(stream)], Producer(name, 0))
         assert (len(read_rows(log, first)), len(read_rows(log, second))) == (3, 3)
 
-    def test_as_many_numbers_are_remembered_as_promised(self, log: Log) -> None:
+    def test_the_promised_number_of_appends_is_remembered(self, log: Log) -> None:
         stream = made(log)
         if lacks(log, "producer_seq", lambda: log.append([_one(stream)], Producer("p", 0))):
             return
@@ -408,7 +408,7 @@ class RecordsContract(Subject):
         assert len(read_rows(again, stream)) == 4
         again.close()
 
-    def test_a_refused_append_leaves_no_mark_of_its_producer(self, log: Log) -> None:
+    def test_a_refused_append_does_not_use_up_its_producer_seq(self, log: Log) -> None:
         stream = made(log)
         if lacks(log, "producer_seq", lambda: log.append([_one(stream)], Producer("p", 0))):
             return
@@ -429,7 +429,7 @@ class RecordsContract(Subject):
             assert waiting.result(WAIT_S) != seen
         assert log.changes() != seen
 
-    def test_a_reader_that_saw_too_little_does_not_wait(self, log: Log) -> None:
+    def test_a_reader_with_an_old_change_count_does_not_wait(self, log: Log) -> None:
         stream = made(log)
         seen = log.changes()
         appended(log, stream, Batch.of_rows(some_rows(1)))
@@ -437,7 +437,7 @@ class RecordsContract(Subject):
         assert log.wait(seen, WAIT_S) == log.changes()
         assert time.monotonic() - began < WAIT_S / 2
 
-    def test_waiting_ends_after_the_time(self, log: Log) -> None:
+    def test_waiting_ends_after_its_timeout(self, log: Log) -> None:
         made(log)
         seen = log.changes()
         began = time.monotonic()

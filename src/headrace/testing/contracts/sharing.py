@@ -48,7 +48,7 @@ class SharingContract(Consuming):
         assert hub.groups.load(GROUP).members == {}
         assert held(hub) == {}
 
-    def test_shards_are_shared_out_fairly_and_soon(self, hub: Hub, consume: Consume) -> None:
+    def test_shards_are_shared_fairly_within_seconds(self, hub: Hub, consume: Consume) -> None:
         filled(hub, shards=12, each=0)
         began_s = time.monotonic()
         three = [consume(name=name, session="4s", heartbeat="1s") for name in ("a", "b", "c")]
@@ -57,14 +57,14 @@ class SharingContract(Consuming):
         everything = [shard for one in three for shard in one.granted]
         assert sorted(everything) == [ShardId(STREAM, index) for index in range(12)]
 
-    def test_two_groups_do_not_know_each_other(self, hub: Hub, consume: Consume) -> None:
+    def test_two_groups_are_independent(self, hub: Hub, consume: Consume) -> None:
         filled(hub, shards=4, each=0)
         a, b = consume(name="a", group="1"), consume(name="b", group="1")
         c = consume(name="c", group="2")
         until(lambda: len(a.granted) == len(b.granted) == 2, "A: 2, B: 2", 10)
         assert len(c.granted) == 4
 
-    def test_shards_of_several_streams_are_shared_out_together(
+    def test_shards_of_several_streams_are_shared_together(
         self, hub: Hub, consume: Consume
     ) -> None:
         for name in ("a", "b"):
@@ -81,7 +81,7 @@ class SharingContract(Consuming):
         assert len(first.granted) == 4
         assert not set(first.granted) & set(second.granted)
 
-    def test_who_has_no_shard_idles_and_gets_one_when_another_leaves(
+    def test_a_member_without_shards_gets_one_when_another_leaves(
         self, hub: Hub, consume: Consume
     ) -> None:
         filled(hub, shards=4, each=0)
@@ -95,7 +95,7 @@ class SharingContract(Consuming):
         until(lambda: len(idle.granted) == 1, "it has one now", 10)
         assert time.monotonic() - began_s < 2
 
-    def test_an_own_allocator_sees_the_shards_of_all_streams(
+    def test_a_custom_allocator_sees_the_shards_of_all_streams(
         self, hub: Hub, consume: Consume
     ) -> None:
         for name in ("a", "b"):
@@ -123,7 +123,7 @@ class SharingContract(Consuming):
             consume(allocator="round_robin")
         assert len(hub.groups.load(GROUP).members) == 1
 
-    def test_another_stream_of_another_member_leaves_grants_alone(
+    def test_a_member_with_another_stream_does_not_change_other_grants(
         self, hub: Hub, consume: Consume
     ) -> None:
         for name in ("a", "b"):
@@ -136,7 +136,7 @@ class SharingContract(Consuming):
         assert {shard: after[shard].epoch for shard in before} == before
         assert len(first.granted) == 4
 
-    def test_leaving_the_block_frees_shards_at_once(self, hub: Hub, consume: Consume) -> None:
+    def test_leaving_the_with_block_frees_shards_at_once(self, hub: Hub, consume: Consume) -> None:
         filled(hub, shards=4, each=10)
         other = consume(name="b", session="60s", heartbeat="10s")
         with consume(name="a", session="60s", heartbeat="10s") as consumer:
@@ -146,7 +146,7 @@ class SharingContract(Consuming):
         until(lambda: len(other.granted) == 4, "all four", 10)
         assert time.monotonic() - began_s < 1
 
-    def test_the_first_one_makes_the_group_unless_it_must_not(
+    def test_the_first_member_creates_the_group_unless_create_is_false(
         self, hub: Hub, consume: Consume
     ) -> None:
         filled(hub, shards=1, each=0)
@@ -158,7 +158,7 @@ class SharingContract(Consuming):
         assert (group.timeout_s, group.order, group.allocator.name) == (3.0, False, "balanced")
         consume(group=GROUP, create=False)
 
-    def test_signs_of_life_go_on_while_a_handler_works(self, hub: Hub, consume: Consume) -> None:
+    def test_heartbeats_go_on_while_a_handler_works(self, hub: Hub, consume: Consume) -> None:
         filled(hub, shards=1, each=1)
         taken(consume(name="ann"), 1)
         group = hub.groups.load(GROUP)
@@ -174,7 +174,7 @@ class SharingContract(Consuming):
         until(beaten, "its counter grows although nothing is asked for", 10)
 
     @pytest.mark.parametrize("heartbeat", ["50ms", "150ms"])
-    def test_who_is_heard_by_nobody_is_removed_after_a_session(
+    def test_a_silent_member_is_removed_after_a_session(
         self, hub: Hub, consume: Consume, store: GroupStore, heartbeat: str
     ) -> None:
         stream = filled(hub, shards=2, each=0)
@@ -193,7 +193,7 @@ class SharingContract(Consuming):
         assert time.monotonic() - joined_s >= 0.5
         until(lambda: len(consumer.granted) == 2, "its shards are taken over", 10)
 
-    def test_of_two_of_one_name_the_newer_stays(self, hub: Hub, consume: Consume) -> None:
+    def test_of_two_members_with_one_name_the_newer_stays(self, hub: Hub, consume: Consume) -> None:
         stream = filled(hub, shards=2, each=5)
         older = consume(name="ann")
         taken(older, 1)
@@ -210,9 +210,7 @@ class SharingContract(Consuming):
         assert taken(newer, 1)[0].offset == 5
         assert hub.groups.load(GROUP).members["ann"].incarnation == incarnation
 
-    def test_shards_are_read_one_record_after_the_other_whoever_holds_them(
-        self, hub: Hub, consume: Consume
-    ) -> None:
+    def test_a_shard_is_read_in_order_across_its_owners(self, hub: Hub, consume: Consume) -> None:
         filled(hub, shards=4, each=60)
         effects: list[tuple[int, int, float, float]] = []
 

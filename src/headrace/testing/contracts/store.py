@@ -21,7 +21,7 @@ def _version(store: Store, key: bytes) -> int:
 
 
 class StoreContract(Subject):
-    def test_what_was_put_is_found_until_it_is_removed(self, store: GroupStore | None) -> None:
+    def test_a_value_is_found_until_it_is_removed(self, store: GroupStore | None) -> None:
         if store is None:
             return
         assert store.get(b"k") is None
@@ -65,14 +65,16 @@ class StoreContract(Subject):
         assert store.transact({**checks, b"c": ABSENT}, {b"a": b"x", b"b": None, b"d": b"x"})
         assert [key for key, _ in store.scan(b"")] == [b"a", b"d"]
 
-    def test_a_check_without_puts_tells_whether_it_holds(self, store: GroupStore | None) -> None:
+    def test_a_transaction_without_puts_says_whether_its_checks_hold(
+        self, store: GroupStore | None
+    ) -> None:
         if store is None:
             return
         store.transact({}, {b"a": b""})
         assert store.transact({b"a": _version(store, b"a")}, {})
         assert not store.transact({b"a": ABSENT}, {})
 
-    def test_the_version_can_be_asked_without_the_value(self, store: GroupStore | None) -> None:
+    def test_the_version_can_be_read_without_the_value(self, store: GroupStore | None) -> None:
         if store is None:
             return
         assert store.version(b"k") == ABSENT
@@ -82,7 +84,7 @@ class StoreContract(Subject):
         store.transact({}, {b"k": None})
         assert store.version(b"k") == ABSENT
 
-    def test_versions_never_come_again(self, store: GroupStore | None) -> None:
+    def test_versions_are_never_reused(self, store: GroupStore | None) -> None:
         if store is None:
             return
         seen: list[int] = []
@@ -93,7 +95,7 @@ class StoreContract(Subject):
         assert ABSENT not in seen
         assert len(set(seen)) == len(seen)
 
-    def test_versions_never_come_again_after_a_restart(self, opening: Opening) -> None:
+    def test_versions_are_never_reused_after_a_restart(self, opening: Opening) -> None:
         backend = opening()
         if lacks(backend, "durable", lambda: backend.capabilities.require("durable")) or lacks(
             backend, "store", lambda: home_of(backend)
@@ -122,7 +124,7 @@ class StoreContract(Subject):
             found = [(key, versioned.value) for key, versioned in store.scan(prefix)]
             assert found == [(key, key) for key in sorted(keys) if key.startswith(prefix)]
 
-    def test_a_scan_is_from_one_moment(self, store: GroupStore | None) -> None:
+    def test_a_scan_is_a_snapshot(self, store: GroupStore | None) -> None:
         if store is None:
             return
         store.transact({}, {b"a": b"1", b"b": b"1"})
@@ -170,7 +172,9 @@ class StoreContract(Subject):
                 store.transact({}, {b"a": b"", **puts})
         assert list(store.scan(b"")) == before
 
-    def test_writing_a_value_wakes_who_waits(self, log: Log, store: GroupStore | None) -> None:
+    def test_writing_a_value_wakes_waiting_readers(
+        self, log: Log, store: GroupStore | None
+    ) -> None:
         one_place: object = log
         if store is not one_place or store is None:
             return

@@ -66,7 +66,7 @@ class StreamsContract(Subject):
         infos = [made(log, name) for name in ("b", "a/b", "a-b", "a", "B")]
         assert log.streams() == sorted(infos, key=lambda info: info.name)
 
-    def test_a_name_is_taken_once(self, log: Log) -> None:
+    def test_a_stream_name_can_be_used_once(self, log: Log) -> None:
         first = made(log, "a")
         with pytest.raises(StreamExists, match="'a'"):
             made(log, "a", shards=2)
@@ -86,13 +86,13 @@ class StreamsContract(Subject):
             created = [info for info in threads.map(create, range(4), timeout=WAIT_S) if info]
         assert created == log.streams()
 
-    def test_an_unknown_stream_is_named(self, log: Log) -> None:
+    def test_the_error_names_an_unknown_stream(self, log: Log) -> None:
         for call in (log.stream, log.delete_stream):
             with pytest.raises(UnknownStream, match="'no/such'") as caught:
                 call("no/such")
             assert caught.value.name == "no/such"
 
-    def test_a_stream_created_anew_is_another_stream(self, log: Log) -> None:
+    def test_a_stream_created_again_is_another_stream(self, log: Log) -> None:
         before = made(log, "a")
         appended(log, before, Batch.of_rows(some_rows(20)))
         log.delete_stream("a")
@@ -121,7 +121,7 @@ class StreamsContract(Subject):
         assert read_rows(log, other) == {}
 
     @pytest.mark.parametrize("shard", [-1, 2, True])
-    def test_a_shard_that_is_not_there_is_named(self, log: Log, shard: int) -> None:
+    def test_the_error_names_a_missing_shard(self, log: Log, shard: int) -> None:
         stream = made(log, "a", shards=2)
         batch = Batch.of_rows(some_rows(1))
         for call in (
@@ -141,7 +141,7 @@ class StreamsContract(Subject):
             made(log, "a", shards=shards)
         assert log.streams() == []
 
-    def test_everything_is_there_after_a_restart(self, opening: Opening) -> None:
+    def test_streams_and_records_survive_a_restart(self, opening: Opening) -> None:
         log = opening().log
         if lacks(log, "durable", lambda: log.capabilities.require("durable")):
             log.close()
@@ -187,7 +187,7 @@ class StreamsContract(Subject):
             with pytest.raises((Closed, Unsupported)):
                 call()
 
-    def test_a_closed_backend_refuses_though_another_is_open_on_the_same(
+    def test_a_closed_backend_refuses_while_another_is_open_on_the_same_place(
         self, opening: Opening
     ) -> None:
         closed, other = opening().log, opening().log
@@ -201,7 +201,7 @@ class StreamsContract(Subject):
     def test_facts_for_people_name_the_backend(self, log: Log) -> None:
         assert log.describe()["backend"] == log.capabilities.backend
 
-    def test_of_streams_that_are_as_usual_there_is_nothing_to_tell(self, log: Log) -> None:
+    def test_ordinary_streams_have_no_special_facts(self, log: Log) -> None:
         streams = [made(log, "a", shards=2), made(log, "b")]
         assert log.describe_streams(streams) == [{}, {}]
         assert log.describe_streams([]) == []

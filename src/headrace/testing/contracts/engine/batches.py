@@ -21,7 +21,7 @@ from headrace.testing.contracts.engine.samples import many, many_as_arrow
 
 
 class BatchesContract(AtWork):
-    def test_full_ones_come_at_once_and_the_rest_after_the_threshold(
+    def test_full_batches_come_at_once_and_a_partial_one_after_the_threshold(
         self, hub: Hub, run: Run, effects: Effects
     ) -> None:
         stream = orders(hub, shards=2)
@@ -38,7 +38,7 @@ class BatchesContract(AtWork):
         assert origins(hub) == {0: list(range(25)), 1: list(range(10))}
         assert stored_state(hub, "serve_many")["count"] == 25
 
-    def test_a_batch_is_of_one_shard_and_in_order(
+    def test_a_batch_holds_records_of_one_shard_in_order(
         self, hub: Hub, run: Run, effects: Effects
     ) -> None:
         stream = orders(hub, shards=3)
@@ -51,7 +51,7 @@ class BatchesContract(AtWork):
             assert effect.facts["ids"] == ids[: len(effect.facts["ids"])]
         assert origins(hub) == whole(3, 35)
 
-    def test_what_fails_is_the_whole_and_it_is_tried_again(
+    def test_a_failed_batch_is_tried_again_as_a_whole(
         self, hub: Hub, run: Run, effects: Effects
     ) -> None:
         stream = orders(hub, each=3)
@@ -65,7 +65,7 @@ class BatchesContract(AtWork):
         assert begun[0] == begun[1] == begun[2]
         assert running.counters["serve_many"].failures == 2
 
-    def test_it_may_be_given_as_arrow(self, hub: Hub, run: Run) -> None:
+    def test_a_batch_can_be_given_as_arrow(self, hub: Hub, run: Run) -> None:
         stream = orders(hub)
         for n in range(4):
             stream.append_many((None, f"key {5 * n + i}") for i in range(5))

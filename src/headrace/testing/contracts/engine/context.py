@@ -20,7 +20,7 @@ class ContextContract(AtWork):
         (shown,) = values(hub)
         assert shown["options"] == {"my_option": "of the command line", "my_other": 2}
 
-    def test_it_knows_where_it_runs(self, hub: Hub, run: Run) -> None:
+    def test_the_context_names_computation_shard_replica_and_lane(self, hub: Hub, run: Run) -> None:
         orders(hub, shards=2, each=1)
         assert run(showing, name="ann", lanes=1).wait("10s", until_caught_up=True)
         shown = values(hub)

@@ -12,7 +12,7 @@ BAD = {"fails": 100}
 
 
 class CountersContract(AtWork):
-    def test_what_came_and_what_went(self, hub: Hub, run: Run) -> None:
+    def test_records_outputs_and_slices_are_counted(self, hub: Hub, run: Run) -> None:
         orders(hub, shards=2, each=50)
         running = run(shop_and_books)
         assert running.wait("10s", until_caught_up=True)
@@ -25,7 +25,9 @@ class CountersContract(AtWork):
             assert counted.busy_s > 0
             assert counted.first_failure_ms is None
 
-    def test_failures_retries_and_what_became_of_them(self, hub: Hub, run: Run) -> None:
+    def test_failures_retries_skipped_records_and_dead_letters_are_counted(
+        self, hub: Hub, run: Run
+    ) -> None:
         stream = orders(hub, each=2)
         stream.append({"fails": 2})
         stream.append({**BAD, "says": "never"})
@@ -44,7 +46,7 @@ class CountersContract(AtWork):
             assert counted.last_failure == "ValueError: never"
             assert counted.first_failure_ms is not None
 
-    def test_latency_is_from_the_records_time_to_the_commit(self, hub: Hub, run: Run) -> None:
+    def test_latency_is_the_time_from_the_record_to_its_commit(self, hub: Hub, run: Run) -> None:
         from datetime import UTC, datetime, timedelta
 
         stream = orders(hub)
@@ -56,7 +58,7 @@ class CountersContract(AtWork):
             assert latency_s is not None
             assert 100 <= latency_s < 110
 
-    def test_lag_is_what_is_left_to_do(
+    def test_lag_counts_the_records_that_are_not_committed(
         self, hub: Hub, run: Run, effects: Effects, gates: Gates
     ) -> None:
         stream = orders(hub)
@@ -70,7 +72,7 @@ class CountersContract(AtWork):
         assert running.wait("10s", until_caught_up=True)
         assert running.replica.dispatcher.lag("serve") == (0, 0.0)
 
-    def test_what_a_zombie_did_is_not_counted(
+    def test_the_work_of_a_zombie_is_not_counted(
         self, hub: Hub, run: Run, effects: Effects, gates: Gates
     ) -> None:
         stream = orders(hub, each=3)

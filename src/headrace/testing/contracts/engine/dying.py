@@ -62,7 +62,7 @@ class DyingContract(AtWork):
             assert b"killed its process" in (headers["dead-letter-reason"] or b"")
 
     @pytest.mark.slow
-    def test_a_record_that_was_in_hand_beside_it_is_not_blamed(
+    def test_a_record_in_hand_beside_one_that_kills_is_not_blamed(
         self, hub: Hub, place: Path, effects: Effects, gates: Gates
     ) -> None:
         stream = orders(hub, shards=2)

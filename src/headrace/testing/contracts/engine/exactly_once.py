@@ -43,12 +43,12 @@ REPLICA_POINTS = [point for point in failpoints.POINTS if point.startswith("repl
 
 
 class ExactlyOnceContract(AtWork):
-    def test_three_stages_end_to_end(self, hub: Hub, run: Run) -> None:
+    def test_three_stages_lose_and_double_nothing_end_to_end(self, hub: Hub, run: Run) -> None:
         _fill_chain(hub, 600)
         assert run(chain).wait("20s", until_caught_up=True)
         _check_chain(hub, 600)
 
-    def test_outputs_and_checkpoint_are_never_seen_apart(
+    def test_outputs_and_checkpoint_become_visible_together(
         self, hub: Hub, run: Run, effects: Effects, gates: Gates
     ) -> None:
         stream = orders(hub)
@@ -78,7 +78,7 @@ class ExactlyOnceContract(AtWork):
         assert re.search(r"lane \d+ has died", told())
 
     @pytest.mark.parametrize("point", REPLICA_POINTS)
-    def test_a_replica_that_ends_by_a_mistake_loses_and_doubles_nothing(
+    def test_a_replica_that_ends_by_an_error_loses_and_doubles_nothing(
         self, hub: Hub, run: Run, arm: Arm, point: str
     ) -> None:
         _fill_chain(hub, 600)
@@ -129,7 +129,7 @@ class ExactlyOnceContract(AtWork):
         assert origins(hub) == whole(1, 8)
         assert stored_state(hub)["count"] == 8
 
-    def test_a_zombie_commits_nothing_even_where_it_left_off(
+    def test_a_zombie_commits_nothing_even_at_an_unchanged_checkpoint(
         self, hub: Hub, run: Run, effects: Effects, gates: Gates
     ) -> None:
         """The checkpoint is what it was when it read its slice, its grant is not."""
@@ -149,7 +149,7 @@ class ExactlyOnceContract(AtWork):
         assert run(shop).wait("10s", until_caught_up=True)
         assert [value["count"] for value in values(hub)] == [1, 2, 3, 4, 5, 6]
 
-    def test_nothing_is_handled_twice_when_nothing_went_wrong(
+    def test_without_failures_every_record_is_handled_once(
         self, hub: Hub, run: Run, effects: Effects
     ) -> None:
         orders(hub, shards=3, each=40)

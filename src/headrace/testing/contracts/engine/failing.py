@@ -49,7 +49,7 @@ class FailingContract(AtWork):
         ],
         ids=["eight of them", "by default twenty"],
     )
-    def test_retries_come_at_the_seeds_times(
+    def test_retries_come_after_the_delays_of_the_policy(
         self, hub: Hub, run: Run, effects: Effects, policy: dict[str, object], times_s: list[int]
     ) -> None:
         stream = orders(hub, shards=2)
@@ -72,7 +72,7 @@ class FailingContract(AtWork):
         passed = list(range(2 * len(times_s) + 1))
         until(lambda: origins(hub)[1] == passed, "all that passed through is stored", 10)
 
-    def test_nothing_of_a_failed_attempt_is_kept_and_everything_before_it_is(
+    def test_a_failed_attempt_leaves_nothing_and_earlier_records_are_kept(
         self, hub: Hub, run: Run
     ) -> None:
         stream = orders(hub, each=5)
@@ -83,7 +83,7 @@ class FailingContract(AtWork):
         assert [value["count"] for value in values(hub)] == list(range(1, 12))
         assert stored_state(hub) == {"count": 11, **{f"seen {n}": True for n in range(11)}}
 
-    def test_what_was_done_before_a_failed_record_is_stored_while_it_waits(
+    def test_records_before_a_failed_one_are_committed_while_it_waits(
         self, hub: Hub, run: Run
     ) -> None:
         stream = orders(hub, each=5)
@@ -95,7 +95,7 @@ class FailingContract(AtWork):
         assert origins(hub) == whole(1, 5)
         assert stored_state(hub) == {"count": 5, **{f"seen {n}": True for n in range(5)}}
 
-    def test_while_a_record_waits_its_shard_waits_and_its_lane_does_not(
+    def test_while_a_record_waits_its_shard_waits_and_its_lane_works_on(
         self, hub: Hub, run: Run, effects: Effects
     ) -> None:
         stream = orders(hub, shards=3)
@@ -110,7 +110,7 @@ class FailingContract(AtWork):
         assert running.wait("10s", until_caught_up=True)
         assert [effect.offset for effect in effects.of("begin", shard=0)] == [0, 0, 1, 2, 3]
 
-    def test_attempts_are_remembered_by_whoever_goes_on(
+    def test_attempts_are_remembered_across_replicas(
         self, hub: Hub, run: Run, effects: Effects
     ) -> None:
         orders(hub).append({"fails": 100})
@@ -124,7 +124,7 @@ class FailingContract(AtWork):
         assert effects.count("begin") == 4, "once and three retries, whoever they were"
         assert (second.counters["serve"].failures, second.counters["serve"].retries) == (3, 3)
 
-    def test_who_takes_over_waits_as_long_as_is_left(
+    def test_a_replica_that_takes_over_waits_out_the_remaining_delay(
         self, hub: Hub, run: Run, effects: Effects
     ) -> None:
         orders(hub).append({"fails": 1})
@@ -140,7 +140,7 @@ class FailingContract(AtWork):
         ("error", "tries"),
         [("NoRetry", 1), ("SystemExit", 3), ("KeyError", 3), ("ValueError", 3)],
     )
-    def test_every_error_is_tried_again_unless_that_would_not_help(
+    def test_every_error_but_no_retry_is_tried_again(
         self, hub: Hub, run: Run, effects: Effects, error: str, tries: int
     ) -> None:
         stream = orders(hub)
@@ -152,14 +152,16 @@ class FailingContract(AtWork):
         assert origins(hub) == {0: [1]}
         assert running.counters["serve"].lanes_lost == 0
 
-    def test_no_retry_names_kinds_of_errors(self, hub: Hub, run: Run, effects: Effects) -> None:
+    def test_the_policy_can_exclude_kinds_of_errors_from_retries(
+        self, hub: Hub, run: Run, effects: Effects
+    ) -> None:
         stream = orders(hub)
         for error in ("KeyError", "ValueError"):
             stream.append({"fails": 100, "error": error})
         assert run(choosy_shop).wait("10s", until_caught_up=True)
         assert [effects.count("begin", offset=offset) for offset in range(2)] == [1, 3]
 
-    def test_hooks_are_told_of_retries_and_of_the_end(
+    def test_hooks_are_called_for_each_retry_and_the_final_failure(
         self, hub: Hub, run: Run, effects: Effects
     ) -> None:
         stream = orders(hub)
@@ -174,7 +176,7 @@ class FailingContract(AtWork):
         ]
         assert values(hub) == [{"from": "shop/orders:0+0"}, {"failed": "shop/orders:0+1"}]
 
-    def test_what_on_failure_appends_is_not_kept_if_the_shard_stops(
+    def test_outputs_of_on_failure_are_dropped_if_the_shard_stops(
         self, hub: Hub, run: Run, effects: Effects
     ) -> None:
         orders(hub, each=1).append({"fails": 100})
@@ -183,7 +185,7 @@ class FailingContract(AtWork):
         assert effects.count("failure") == 1
         assert values(hub) == [{"from": "shop/orders:0+0"}]
 
-    def test_what_on_retry_makes_is_kept_only_with_its_attempt(
+    def test_outputs_of_on_retry_are_kept_only_with_their_attempt(
         self, hub: Hub, run: Run, effects: Effects, gates: Gates
     ) -> None:
         """Also if the record is not the first of its slice."""
@@ -218,7 +220,7 @@ class FailingContract(AtWork):
         ]  # fmt: skip
 
     @pytest.mark.parametrize("then", ["stop", "skip", "dead-letter"])
-    def test_an_init_that_always_fails_stops_the_shard_whatever_the_policy_says(
+    def test_an_init_that_always_fails_stops_the_shard_under_any_policy(
         self, hub: Hub, run: Run, effects: Effects, then: str
     ) -> None:
         orders(hub, each=2)
@@ -230,7 +232,7 @@ class FailingContract(AtWork):
         assert values(hub) == []
         assert running.counters["FailingInit"].lanes_lost == 0
 
-    def test_a_class_that_cannot_be_made_stops_its_shards(
+    def test_a_class_that_cannot_be_instantiated_stops_its_shards(
         self, hub: Hub, run: Run, effects: Effects
     ) -> None:
         orders(hub, shards=2, each=2)
@@ -244,7 +246,7 @@ class FailingContract(AtWork):
         ["HALF a pair", "x" * 100_000, "", "two\nlines", "\x00"],
         ids=["no text", "long", "empty", "lines", "null"],
     )
-    def test_any_message_can_be_kept(
+    def test_any_error_message_can_be_stored(
         self, hub: Hub, run: Run, says: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         orders(hub).append({"fails": 100, "says": says})
@@ -254,7 +256,7 @@ class FailingContract(AtWork):
         assert running.counters["serve"].failures == 2
         assert running.counters["serve"].lanes_lost == 0
 
-    def test_a_record_that_takes_too_long_has_failed_and_only_it(
+    def test_a_record_over_its_timeout_fails_and_no_other_does(
         self, hub: Hub, run: Run, effects: Effects, gates: Gates
     ) -> None:
         """Its lane is given up; the others do not notice."""
@@ -273,7 +275,7 @@ class FailingContract(AtWork):
         counted = running.counters["serve"]
         assert (counted.failures, counted.skipped, counted.lanes_lost) == (2, 1, 2)
 
-    def test_a_record_that_always_takes_too_long_stops_its_shard(
+    def test_a_record_that_always_exceeds_its_timeout_stops_its_shard(
         self, hub: Hub, run: Run, effects: Effects, gates: Gates
     ) -> None:
         stream = orders(hub)
@@ -285,7 +287,7 @@ class FailingContract(AtWork):
         assert origins(hub) == whole(1, 2)
         until(lambda: running.counters["serve"].stopped == 1, "it is counted", 10)
 
-    def test_a_record_in_the_middle_of_a_slice_that_takes_too_long_is_given_up(
+    def test_a_record_over_its_timeout_inside_a_slice_is_given_up(
         self, hub: Hub, run: Run, effects: Effects, gates: Gates
     ) -> None:
         stream = orders(hub)
@@ -298,7 +300,7 @@ class FailingContract(AtWork):
         assert origins(hub) == {0: [n for n in range(12) if n != 6]}
         assert effects.count("begin", offset=6) == 2
 
-    def test_a_slow_commit_is_no_records_fault(
+    def test_a_slow_commit_is_not_charged_to_a_record(
         self, hub: Hub, run: Run, arm: Arm, effects: Effects
     ) -> None:
         arm("lane.before-commit:sleep=0.4@1")
@@ -309,7 +311,7 @@ class FailingContract(AtWork):
         assert running.counters["serve"].failures == 0
         assert effects.count("begin") == 3
 
-    def test_a_timeout_is_for_one_record_not_for_many(
+    def test_a_timeout_holds_for_one_record_not_for_a_slice(
         self, hub: Hub, run: Run, effects: Effects
     ) -> None:
         stream = orders(hub)

@@ -29,7 +29,7 @@ BAD = {"fails": 100}
 
 
 class GivingUpContract(AtWork):
-    def test_a_skipped_record_is_traced(self, hub: Hub, run: Run, told: Told) -> None:
+    def test_a_skipped_record_is_logged_and_counted(self, hub: Hub, run: Run, told: Told) -> None:
         stream = orders(hub, each=2)
         stream.append(BAD)
         fill(stream, 2)
@@ -41,7 +41,7 @@ class GivingUpContract(AtWork):
         counted = running.counters["serve"]
         assert (counted.processed, counted.skipped, counted.failures) == (5, 1, 2)
 
-    def test_a_dead_letter_tells_everything_and_the_rest_goes_on(
+    def test_a_dead_letter_holds_record_and_reason_and_the_shard_goes_on(
         self, hub: Hub, run: Run, effects: Effects
     ) -> None:
         stream = orders(hub, each=2)
@@ -71,7 +71,7 @@ class GivingUpContract(AtWork):
         assert running.counters["serve"].dead_letters == 1
         assert running.stopped() == {}
 
-    def test_dead_letters_leave_once_with_the_commit(
+    def test_dead_letters_are_stored_once_with_the_commit(
         self, hub: Hub, run: Run, effects: Effects
     ) -> None:
         stream = orders(hub, shards=2)
@@ -85,7 +85,7 @@ class GivingUpContract(AtWork):
         assert sum(map(len, origins(hub).values())) == 40
         assert running.counters["serve"].dead_letters == 20
 
-    def test_too_many_dead_letters_stop_the_shard_instead(
+    def test_too_many_dead_letters_stop_the_shard(
         self, hub: Hub, run: Run, caplog: pytest.LogCaptureFixture
     ) -> None:
         stream = orders(hub)
@@ -99,7 +99,7 @@ class GivingUpContract(AtWork):
             until(lambda: reason in caplog.text, "it says why", 10)
         assert len(read(hub, LETTERS)) == 3
 
-    def test_dead_letters_long_ago_stop_nothing(self, hub: Hub, run: Run) -> None:
+    def test_dead_letters_of_long_ago_stop_no_shard(self, hub: Hub, run: Run) -> None:
         stream = orders(hub)
         for _ in range(2):
             stream.append(BAD)
@@ -129,7 +129,7 @@ class GivingUpContract(AtWork):
         else:
             assert len(read(hub, LETTERS)) == 1
 
-    def test_dead_letters_of_a_batch_that_do_not_fit_a_commit_do_not_hang(
+    def test_dead_letters_of_a_batch_that_exceed_a_commit_do_not_hang(
         self, hub: Hub, run: Run, effects: Effects
     ) -> None:
         """They go in several, or the shard stops."""
@@ -144,7 +144,7 @@ class GivingUpContract(AtWork):
         assert effects.count("begin", shard=0) == 1
         assert origins(hub) == {1: list(range(10))}
 
-    def test_an_output_that_was_not_declared_is_not_tried_again(
+    def test_an_undeclared_output_is_not_tried_again(
         self, hub: Hub, run: Run, effects: Effects
     ) -> None:
         orders(hub, each=2)
@@ -170,7 +170,9 @@ class GivingUpContract(AtWork):
             assert running.counters[name].skipped == 1
             assert f"{name}: shop/orders:0+1 is skipped: --skip-first-failures, 0 left" in log
 
-    def test_each_computation_has_its_policy(self, hub: Hub, run: Run, effects: Effects) -> None:
+    def test_each_computation_has_its_own_policy(
+        self, hub: Hub, run: Run, effects: Effects
+    ) -> None:
         stream = orders(hub, each=1)
         stream.append(BAD)
         fill(stream, 1)
@@ -188,7 +190,7 @@ class GivingUpContract(AtWork):
         assert effects.count("begin", computation="refund", offset=1) == 3
         assert origins(hub) == origins(hub, REFUNDS) == {0: [0, 2]}
 
-    def test_a_named_policy_wins_over_default_wins_over_built_in(
+    def test_a_named_policy_wins_over_the_default_and_that_over_the_built_in(
         self, hub: Hub, run: Run, effects: Effects
     ) -> None:
         orders(hub).append(BAD)
@@ -203,7 +205,7 @@ class GivingUpContract(AtWork):
         assert effects.count("begin", computation="serve") == 2
         assert effects.count("begin", computation="refund") == 4, "delay and then as in default"
 
-    def test_of_a_batch_everything_is_given_up_together(
+    def test_a_failed_batch_is_given_up_as_a_whole(
         self, hub: Hub, run: Run, effects: Effects
     ) -> None:
         stream = orders(hub, each=9)

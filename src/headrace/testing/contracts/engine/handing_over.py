@@ -28,7 +28,7 @@ from headrace.testing.contracts.engine.samples import shop
 
 
 class HandingOverContract(AtWork):
-    def test_replicas_share_the_shards_and_state_goes_with_them(
+    def test_replicas_share_the_shards_and_state_moves_with_a_shard(
         self, hub: Hub, run: Run, effects: Effects
     ) -> None:
         stream = orders(hub, shards=4, each=10)
@@ -48,7 +48,7 @@ class HandingOverContract(AtWork):
             assert found == list(range(1, 31))
             assert stored_state(hub, shard=shard)["count"] == 30
 
-    def test_a_hand_over_waits_for_the_record_in_hand_and_for_no_more(
+    def test_a_hand_over_waits_only_for_the_record_in_hand(
         self, hub: Hub, run: Run, effects: Effects, gates: Gates
     ) -> None:
         stream = orders(hub, shards=2)
@@ -124,7 +124,7 @@ class HandingOverContract(AtWork):
         for shard in range(4):
             assert stored_state(hub, shard=shard)["count"] == 3
 
-    def test_others_do_not_pause_while_a_hung_handler_is_waited_for(
+    def test_other_shards_go_on_while_a_hung_handler_is_waited_for(
         self, hub: Hub, run: Run, effects: Effects, gates: Gates
     ) -> None:
         stream = orders(hub, shards=4)
@@ -148,7 +148,7 @@ class HandingOverContract(AtWork):
         gates.open("hung")
 
     @pytest.mark.parametrize("lanes", [1, 4])
-    def test_a_lane_that_was_left_behind_is_replaced(
+    def test_a_lane_that_was_given_up_is_replaced(
         self, hub: Hub, run: Run, effects: Effects, gates: Gates, lanes: int
     ) -> None:
         stream = orders(hub, shards=2)
@@ -158,7 +158,7 @@ class HandingOverContract(AtWork):
         fill(stream, 20, range(1, 2))
         until(lambda: checkpoints(hub)[1] == 20, "another lane goes on", 10)
 
-    def test_a_fenced_replica_goes_on_when_it_gets_the_shard_again(
+    def test_a_fenced_replica_goes_on_after_a_new_grant(
         self, hub: Hub, run: Run, effects: Effects, gates: Gates
     ) -> None:
         """A person moves the checkpoint under a handler: its slice is refused, the next counts."""

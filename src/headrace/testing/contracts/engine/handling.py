@@ -43,7 +43,7 @@ TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 class HandlingContract(AtWork):
-    def test_what_is_appended_to_the_input_comes_out(self, hub: Hub, run: Run) -> None:
+    def test_every_input_record_leads_to_its_output(self, hub: Hub, run: Run) -> None:
         stream = orders(hub)
         running = run(passing)
         stream.append({"amount": 21}, key="ann")
@@ -51,7 +51,7 @@ class HandlingContract(AtWork):
         (bill,) = read(hub)
         assert (bill.value, bill.key) == ({"amount": 21}, "ann")
 
-    def test_several_inputs_and_outputs(self, hub: Hub, run: Run) -> None:
+    def test_a_computation_can_have_several_inputs_and_outputs(self, hub: Hub, run: Run) -> None:
         orders(hub, shards=2, each=10)
         orders(hub, shards=3, each=10, name=RETURNS)
         assert run(several).wait("10s", until_caught_up=True)
@@ -80,7 +80,7 @@ class HandlingContract(AtWork):
                 assert getattr(got, field) == getattr(given, field), field
             assert got.trace == given.trace
 
-    def test_flags_are_one_byte_and_come_through(self, hub: Hub, run: Run) -> None:
+    def test_flags_of_one_byte_are_passed_on(self, hub: Hub, run: Run) -> None:
         stream = orders(hub)
         stream.append(None, flags=0x83)
         assert run(copying).wait("10s", until_caught_up=True)
@@ -88,7 +88,9 @@ class HandlingContract(AtWork):
         assert bill.flags == 0x83 == Flag.DEFAULT | Flag.COMMIT | Flag.USER2
 
     @pytest.mark.parametrize("count", [1, 200])
-    def test_time_goes_on_from_record_to_output(self, hub: Hub, run: Run, count: int) -> None:
+    def test_an_output_inherits_the_time_of_its_record(
+        self, hub: Hub, run: Run, count: int
+    ) -> None:
         stream = orders(hub)
         for n in range(count):
             stream.append({"n": n}, timestamp=1_490_855_872_363 + n, sequence=n)
@@ -97,7 +99,9 @@ class HandlingContract(AtWork):
         assert found == [(n, n) for n in range(count) for _ in range(2)]
 
     @pytest.mark.parametrize("count", [1, 50])
-    def test_a_trace_goes_on_with_a_new_span(self, hub: Hub, run: Run, count: int) -> None:
+    def test_an_output_continues_the_trace_with_a_new_span(
+        self, hub: Hub, run: Run, count: int
+    ) -> None:
         stream = orders(hub)
         for n in range(count):
             stream.append({"n": n}, trace=TRACE if n % 2 == 0 else None)
@@ -117,7 +121,7 @@ class HandlingContract(AtWork):
                 spans.add(span)
         assert len(spans) == (count + 1) // 2, "each record its own"
 
-    def test_commit_flag_and_checkpoint_store_at_once(
+    def test_the_commit_flag_and_checkpoint_commit_at_once(
         self, hub: Hub, run: Run, effects: Effects, gates: Gates
     ) -> None:
         """What comes behind in the same slice is not waited for."""
@@ -134,7 +138,7 @@ class HandlingContract(AtWork):
         assert checkpoints(hub, "checkpoint_when_asked") == {0: 4, 1: 4}
         assert origins(hub) == whole(2, 4)
 
-    def test_without_them_a_slice_is_one_commit(
+    def test_without_commit_flag_or_checkpoint_a_slice_is_one_commit(
         self, hub: Hub, run: Run, effects: Effects, gates: Gates
     ) -> None:
         stream = orders(hub, each=3)
@@ -146,7 +150,7 @@ class HandlingContract(AtWork):
         assert running.wait("10s", until_caught_up=True)
         assert origins(hub) == whole(1, 4)
 
-    def test_a_poison_pill_stops_the_shard_behind_it(
+    def test_a_poison_pill_stops_its_shard_after_itself(
         self, hub: Hub, run: Run, effects: Effects
     ) -> None:
         stream = orders(hub, shards=2)
@@ -169,7 +173,7 @@ class HandlingContract(AtWork):
         assert run(awaiting).wait("10s", until_caught_up=True)
         assert origins(hub) == whole(2, 10)
 
-    def test_what_an_async_handler_leaves_behind_ends_with_it(self, hub: Hub, run: Run) -> None:
+    def test_tasks_left_by_an_async_handler_end_with_it(self, hub: Hub, run: Run) -> None:
         orders(hub, each=3)
         running = run(gathering, policy={"retries": 1, "delay": "50ms"})
         assert running.wait("20s", until_caught_up=True)
@@ -182,7 +186,7 @@ class HandlingContract(AtWork):
         assert effects.count("refused") == 3
         assert values(hub) == []
 
-    def test_an_async_handler_that_takes_too_long_has_failed(
+    def test_an_async_handler_over_its_timeout_has_failed(
         self, hub: Hub, run: Run, effects: Effects
     ) -> None:
         stream = orders(hub, each=1)
@@ -195,7 +199,7 @@ class HandlingContract(AtWork):
         assert effects.count("begin", offset=1) == 2
         assert running.counters["await_each"].failures == 2
 
-    def test_many_outputs_of_many_records_come_in_order(self, hub: Hub, run: Run) -> None:
+    def test_many_outputs_of_many_records_stay_in_order(self, hub: Hub, run: Run) -> None:
         """More than fits one commit."""
         stream = orders(hub)
         for n in range(12):
@@ -206,7 +210,9 @@ class HandlingContract(AtWork):
         assert found == [(n, part) for n in range(12) for part in range(800)]
         assert running.counters["append_much"].outputs == 12 * 800
 
-    def test_large_outputs_of_records_side_by_side_all_leave(self, hub: Hub, run: Run) -> None:
+    def test_large_outputs_of_neighbouring_records_are_all_committed(
+        self, hub: Hub, run: Run
+    ) -> None:
         """Each fits a commit, two of them do not: that is nobody's failure."""
         stream = orders(hub)
         stream.append_many(({"n": n, "parts": 1_900}, None) for n in range(4))
@@ -216,7 +222,7 @@ class HandlingContract(AtWork):
         assert found == [(n, part) for n in range(4) for part in range(1_900)]
         assert running.counters["append_much"].failures == 0
 
-    def test_outputs_with_large_headers_all_leave(self, hub: Hub, run: Run) -> None:
+    def test_outputs_with_large_headers_are_all_committed(self, hub: Hub, run: Run) -> None:
         stream = orders(hub)
         for n in range(60):
             stream.append({"n": n}, headers=[("large", b"x" * 100_000)])
@@ -224,7 +230,7 @@ class HandlingContract(AtWork):
         assert running.wait("20s", until_caught_up=True)
         assert [value["n"] for value in values(hub)] == list(range(60))
 
-    def test_what_was_trimmed_before_it_was_read_is_passed_over(
+    def test_records_trimmed_before_they_were_read_are_passed_over(
         self, hub: Hub, run: Run, effects: Effects, gates: Gates
     ) -> None:
         stream = orders(hub)
@@ -237,7 +243,7 @@ class HandlingContract(AtWork):
         assert running.wait("10s", until_caught_up=True)
         assert origins(hub) == {0: [0, 6, 7, 8, 9, 10]}
 
-    def test_more_outputs_of_one_record_than_fit_a_commit_are_a_failure(
+    def test_outputs_of_one_record_that_exceed_a_commit_are_a_failure(
         self, hub: Hub, run: Run
     ) -> None:
         stream = orders(hub)
@@ -249,7 +255,7 @@ class HandlingContract(AtWork):
         assert running.counters["append_much"].failures == 1, "another attempt would not help"
         assert "append references to large data" in running.counters["append_much"].last_failure
 
-    def test_it_may_begin_with_what_comes_from_now_on(self, hub: Hub, run: Run) -> None:
+    def test_a_computation_can_start_at_the_latest_record(self, hub: Hub, run: Run) -> None:
         stream = orders(hub, shards=2, each=5)
         running = run(latest)
         until(

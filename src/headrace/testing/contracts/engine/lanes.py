@@ -32,7 +32,7 @@ from headrace.testing.contracts.engine.samples import (
 
 
 class LanesContract(AtWork):
-    def test_there_are_never_more_handlers_at_once_than_lanes(
+    def test_never_more_handlers_run_at_once_than_there_are_lanes(
         self, hub: Hub, run: Run, effects: Effects
     ) -> None:
         stream = orders(hub, shards=8)
@@ -41,7 +41,7 @@ class LanesContract(AtWork):
         assert run(shop, lanes=3).wait("20s", until_caught_up=True)
         assert effects.most_at_once() == 3
 
-    def test_shards_are_handled_side_by_side(self, hub: Hub, run: Run, effects: Effects) -> None:
+    def test_shards_are_handled_in_parallel(self, hub: Hub, run: Run, effects: Effects) -> None:
         stream = orders(hub, shards=4)
         for n in range(40):
             stream.append({"sleep": 0.1}, shard=n % 4)
@@ -50,7 +50,7 @@ class LanesContract(AtWork):
         took_s = max(end for _, _, end in spans) - min(begin for _, begin, _ in spans)
         assert took_s <= 1.5, "40 x 100 ms in 4 lanes"
 
-    def test_concurrency_of_one_computation_is_kept_to(
+    def test_the_concurrency_of_a_computation_is_respected(
         self, hub: Hub, run: Run, effects: Effects
     ) -> None:
         stream = orders(hub, shards=4)
@@ -65,7 +65,7 @@ class LanesContract(AtWork):
         assert effects.most_at_once("refund") > 1
         assert origins(hub) == origins(hub, REFUNDS) == whole(4, 4)
 
-    def test_one_that_blocks_holds_up_its_own_shard_only(
+    def test_a_blocked_handler_holds_up_only_its_own_shard(
         self, hub: Hub, run: Run, gates: Gates
     ) -> None:
         """Eight shards and two lanes: the other seven drain through the other lane."""
@@ -79,7 +79,7 @@ class LanesContract(AtWork):
         assert running.wait("10s", until_caught_up=True)
         assert origins(hub) == {0: list(range(51)), **{s: list(range(50)) for s in range(1, 8)}}
 
-    def test_the_others_keep_up_while_one_blocks(
+    def test_other_shards_keep_up_while_one_handler_blocks(
         self, hub: Hub, run: Run, gates: Gates, effects: Effects
     ) -> None:
         """Four shards and four lanes: each new record of the other three is done within a
@@ -100,7 +100,7 @@ class LanesContract(AtWork):
             slowest_s = max(slowest_s, time.monotonic() - began_s)
         assert slowest_s < 1
 
-    def test_in_a_pool_a_shard_goes_from_lane_to_lane_and_stays_in_order(
+    def test_in_a_pool_a_shard_changes_lanes_and_stays_in_order(
         self, hub: Hub, run: Run, effects: Effects, gates: Gates
     ) -> None:
         stream = orders(hub, shards=3)
@@ -123,7 +123,7 @@ class LanesContract(AtWork):
             counts = [v["count"] for v in values(hub) if f":{shard}+" in v["from"]]
             assert counts == list(range(1, len(counts) + 1)), "state goes with it"
 
-    def test_static_a_shard_stays_with_its_lane_and_waits_for_it(
+    def test_with_static_allocation_a_shard_waits_for_its_own_lane(
         self, hub: Hub, run: Run, effects: Effects, gates: Gates
     ) -> None:
         """20 shards, 5 lanes: index modulo 5; who shares the busy lane waits although others
@@ -157,7 +157,7 @@ class LanesContract(AtWork):
             by_shard[effect.shard].add(effect.lane % 5)
         assert by_shard == {shard: {shard % 5} for shard in range(20)}
 
-    def test_a_lane_that_is_replaced_keeps_its_place_among_static_ones(
+    def test_with_static_allocation_a_replaced_lane_keeps_its_number(
         self, hub: Hub, run: Run, effects: Effects, gates: Gates
     ) -> None:
         stream = orders(hub, shards=4)
@@ -169,7 +169,7 @@ class LanesContract(AtWork):
         assert {(e.shard % 2, e.lane % 2) for e in effects.of("begin")} == {(0, 0), (1, 1)}
         assert len({e.lane for e in effects.of("begin", shard=1)}) == 2, "it was replaced"
 
-    def test_records_of_a_shard_are_handled_one_after_the_other_whoever_does(
+    def test_records_of_a_shard_are_handled_one_at_a_time_across_replicas(
         self, hub: Hub, run: Run, effects: Effects
     ) -> None:
         stream = orders(hub, shards=4)
@@ -194,7 +194,7 @@ class LanesContract(AtWork):
         made = [value["from"] for value in values(hub)]
         assert len(made) == len(set(made)) == 2_000
 
-    def test_idle_lanes_do_nothing(self, hub: Hub, run: Run) -> None:
+    def test_idle_lanes_use_no_processor_time(self, hub: Hub, run: Run) -> None:
         orders(hub, shards=8, each=1)
         running = run(shop, lanes=4)
         assert running.wait("10s", until_caught_up=True)

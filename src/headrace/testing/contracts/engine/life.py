@@ -43,7 +43,7 @@ from headrace.testing.contracts.engine.samples import (
 
 
 class LifeContract(AtWork):
-    def test_a_class_is_made_and_opened_once_for_each_grant(
+    def test_a_class_is_instantiated_and_initialised_once_per_grant(
         self, hub: Hub, run: Run, effects: Effects
     ) -> None:
         stream = orders(hub, shards=3, each=2)
@@ -60,7 +60,7 @@ class LifeContract(AtWork):
             assert [effect.facts["handled"] for effect in begun] == list(range(1, 9))
             assert effects.of("init", shard=shard)[0].at_s < begun[0].at_s
 
-    def test_in_several_lanes_each_instance_is_opened_before_it_is_used(
+    def test_in_several_lanes_init_is_called_before_the_first_record(
         self, hub: Hub, run: Run, effects: Effects
     ) -> None:
         stream = orders(hub, shards=5)
@@ -75,7 +75,7 @@ class LifeContract(AtWork):
             assert len({effect.lane for effect in life}) == 1, "one lane has it"
         assert origins(hub) == whole(5, 40)
 
-    def test_close_is_called_once_and_what_it_makes_is_stored(
+    def test_close_is_called_once_and_its_outputs_are_committed(
         self, hub: Hub, run: Run, effects: Effects
     ) -> None:
         orders(hub, shards=2, each=2)
@@ -88,7 +88,7 @@ class LifeContract(AtWork):
         for shard in range(2):
             assert stored_state(hub, "Live", shard=shard) == {"inits": 1, "closes": 1}
 
-    def test_close_is_called_before_a_shard_goes_elsewhere(
+    def test_close_is_called_before_a_shard_moves_to_another_replica(
         self, hub: Hub, run: Run, effects: Effects
     ) -> None:
         stream = orders(hub, shards=2, each=2)
@@ -119,7 +119,7 @@ class LifeContract(AtWork):
         assert {effect.replica for effect in effects.of("begin", offset=3)} == {"a", "b"}
         gates.open("hung")
 
-    def test_stop_ends_the_record_in_hand_and_nothing_is_done_twice(
+    def test_stop_finishes_the_record_in_hand_and_no_record_is_repeated(
         self, hub: Hub, run: Run, effects: Effects, gates: Gates
     ) -> None:
         stream = orders(hub, each=3)
@@ -143,7 +143,7 @@ class LifeContract(AtWork):
         assert origins(hub) == whole(1, 7)
         assert [effect.offset for effect in effects.of("begin")] == list(range(7))
 
-    def test_stop_waits_no_longer_than_it_may(
+    def test_stop_waits_no_longer_than_its_timeout(
         self, hub: Hub, run: Run, effects: Effects, gates: Gates
     ) -> None:
         stream = orders(hub, shards=2)
@@ -161,7 +161,7 @@ class LifeContract(AtWork):
         assert origins(hub) == {0: list(range(4)), 1: list(range(3))}
         assert effects.count("begin", shard=0, offset=0) == 2
 
-    def test_stop_does_not_wait_for_what_is_parked(self, hub: Hub, run: Run) -> None:
+    def test_stop_does_not_wait_for_a_parked_record(self, hub: Hub, run: Run) -> None:
         orders(hub).append({"fails": 1})
         running = run(shop, policy={"delay": "1h"})
         until(lambda: running.counters["serve"].failures == 1, "it is parked", 10)
@@ -169,7 +169,7 @@ class LifeContract(AtWork):
         assert running.stop("30s")
         assert time.monotonic() - began_s < 2
 
-    def test_stopped_twice_it_is_stopped(self, hub: Hub, run: Run) -> None:
+    def test_a_second_stop_changes_nothing(self, hub: Hub, run: Run) -> None:
         orders(hub, each=3)
         running = run(shop)
         assert running.stop("5s")
@@ -177,7 +177,7 @@ class LifeContract(AtWork):
         running.close()
         assert not running.is_running
 
-    def test_sigterm_ends_it_in_order(
+    def test_sigterm_stops_a_run_in_order(
         self, hub: Hub, run: Run, effects: Effects, gates: Gates
     ) -> None:
         stream = orders(hub, each=2)
@@ -201,7 +201,7 @@ class LifeContract(AtWork):
         running.stop()
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
-    def test_it_waits_until_all_stages_have_caught_up(self, hub: Hub, run: Run) -> None:
+    def test_wait_returns_when_all_stages_have_caught_up(self, hub: Hub, run: Run) -> None:
         for name, shards in (("shop/orders", 2), (LINES, 2), ("shop/counted", 2), (TOTALS, 1)):
             hub.create_stream(name, shards=shards, codec="json")
         stream = hub.stream("shop/orders")
@@ -212,7 +212,7 @@ class LifeContract(AtWork):
             assert len(values(hub, TOTALS)) == 100 * turn, "what was there came through"
             assert running.is_running
 
-    def test_what_another_replica_has_in_hand_is_not_done(
+    def test_a_record_in_hand_of_another_replica_is_not_caught_up(
         self, hub: Hub, run: Run, effects: Effects, gates: Gates
     ) -> None:
         stream = orders(hub)
@@ -228,7 +228,7 @@ class LifeContract(AtWork):
         assert first.wait("10s", until_caught_up=True)
         assert len(values(hub, TOTALS)) == 20
 
-    def test_it_waits_no_longer_than_it_may(
+    def test_wait_returns_after_its_timeout(
         self, hub: Hub, run: Run, effects: Effects, gates: Gates
     ) -> None:
         orders(hub).append({"wait": "hung"})
@@ -238,7 +238,7 @@ class LifeContract(AtWork):
         assert running.wait("100ms") is False
         assert 0.3 <= time.monotonic() - began_s < 2
 
-    def test_what_waits_for_its_retry_is_not_done(self, hub: Hub, run: Run) -> None:
+    def test_a_record_waiting_for_its_retry_is_not_caught_up(self, hub: Hub, run: Run) -> None:
         orders(hub, each=1).append({"fails": 1})
         clock = Clock()
         running = run(shop, clock=clock)
@@ -247,7 +247,7 @@ class LifeContract(AtWork):
         clock.now_s += 1
         assert running.wait("10s", until_caught_up=True)
 
-    def test_a_record_that_comes_while_a_shard_begins_is_seen(
+    def test_a_record_appended_while_a_shard_begins_is_handled(
         self, hub: Hub, run: Run, arm: Arm
     ) -> None:
         """Although nothing is written behind it that would wake anybody up."""
@@ -259,7 +259,7 @@ class LifeContract(AtWork):
         until(lambda: origins(hub) == whole(1, 1), "it is handled", 5)
         assert running.wait("5s", until_caught_up=True)
 
-    def test_a_source_that_nobody_made_is_refused(self, hub: Hub, run: Run) -> None:
+    def test_a_missing_source_stream_is_refused(self, hub: Hub, run: Run) -> None:
         with pytest.raises(UnknownStream, match="shop/orders"):
             run(shop, settings=RunSettings())
         assert hub.groups.names() == []

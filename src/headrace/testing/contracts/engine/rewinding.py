@@ -23,7 +23,7 @@ from headrace.testing.contracts.engine.samples import going_back, many
 
 class RewindingContract(AtWork):
     @pytest.mark.parametrize("back_to", [0, 2, 4, 5])
-    def test_what_is_not_committed_is_taken_back(
+    def test_a_rewind_takes_back_what_is_not_committed(
         self, hub: Hub, run: Run, effects: Effects, back_to: int
     ) -> None:
         stream = orders(hub, each=5)
@@ -41,7 +41,7 @@ class RewindingContract(AtWork):
         assert running.counters["go_back"].failures == 0
         assert running.counters["go_back"].processed == 9
 
-    def test_before_the_checkpoint_it_moves_the_checkpoint(
+    def test_a_rewind_before_the_checkpoint_moves_the_checkpoint(
         self, hub: Hub, run: Run, effects: Effects
     ) -> None:
         """What was committed since is made again, for that is what was asked for."""
@@ -56,7 +56,7 @@ class RewindingContract(AtWork):
         assert begun == [0, 1, 2, 3, 4, 5, 3, 4, 5, 6, 7]
         assert origins(hub) == {0: [0, 1, 2, 3, 4, 3, 4, 5, 6, 7]}
 
-    def test_again_and_again_it_waits_in_between_and_others_go_on(
+    def test_repeated_rewinds_are_delayed_and_other_shards_go_on(
         self, hub: Hub, run: Run, effects: Effects
     ) -> None:
         stream = orders(hub, shards=2)
@@ -69,7 +69,7 @@ class RewindingContract(AtWork):
         assert effects.count("begin", shard=0) == 2
 
     @pytest.mark.parametrize("back_to", [4, 100])
-    def test_it_does_not_go_forward(
+    def test_a_rewind_forward_is_a_failure(
         self, hub: Hub, run: Run, effects: Effects, back_to: int
     ) -> None:
         stream = orders(hub, each=2)
@@ -81,7 +81,7 @@ class RewindingContract(AtWork):
         assert checkpoints(hub, "go_back") == {0: 2}
 
     @pytest.mark.parametrize("back_to", [-1, 1])
-    def test_to_what_is_not_there_it_cannot_go(
+    def test_a_rewind_to_a_missing_offset_is_a_failure(
         self, hub: Hub, run: Run, effects: Effects, back_to: int
     ) -> None:
         """The replica lives, and the other shard goes on."""
@@ -96,7 +96,7 @@ class RewindingContract(AtWork):
         assert running.stopped() == {"go_back": ["shop/orders:0"]}
         assert checkpoints(hub, "go_back")[0] == 6
 
-    def test_a_batch_goes_back_as_a_whole(self, hub: Hub, run: Run, effects: Effects) -> None:
+    def test_a_batch_is_rewound_as_a_whole(self, hub: Hub, run: Run, effects: Effects) -> None:
         stream = orders(hub, each=10)
         stream.append({"back_to": 10})
         fill(stream, 9)

@@ -24,7 +24,7 @@ VALUES: dict[str, Any] = {
 
 
 class StateContract(AtWork):
-    def test_it_is_a_mapping(self, hub: Hub, run: Run) -> None:
+    def test_state_is_a_mapping(self, hub: Hub, run: Run) -> None:
         stream = orders(hub)
         steps: list[tuple[list[Any], dict[str, Any], str]] = [
             ([["set", "a", 1], ["set", "b", [2, 3]]], {"a": 1, "b": [2, 3]}, ""),
@@ -45,13 +45,13 @@ class StateContract(AtWork):
         ]
         assert stored_state(hub, "keep") == {"c": 2}
 
-    def test_it_holds_what_messagepack_can(self, hub: Hub, run: Run) -> None:
+    def test_state_holds_what_messagepack_can_encode(self, hub: Hub, run: Run) -> None:
         stream = orders(hub)
         stream.append({"do": [["set", key, value] for key, value in VALUES.items()]})
         assert run(keeping).wait("10s", until_caught_up=True)
         assert stored_state(hub, "keep") == VALUES
 
-    def test_what_it_cannot_hold_is_refused(self, hub: Hub, run: Run) -> None:
+    def test_a_value_that_messagepack_cannot_encode_is_refused(self, hub: Hub, run: Run) -> None:
         stream = orders(hub)
         stream.append({"do": [["set", "a", 1], ["object", "a"]]})
         stream.append({"do": [["fill", "a", 5 * 2**20]]})
@@ -61,7 +61,9 @@ class StateContract(AtWork):
         ] * 2
 
     @pytest.mark.parametrize("together", [True, False], ids=["in one slice", "one by one"])
-    def test_a_failed_attempt_changes_nothing(self, hub: Hub, run: Run, together: bool) -> None:
+    def test_a_failed_attempt_does_not_change_state(
+        self, hub: Hub, run: Run, together: bool
+    ) -> None:
         stream = orders(hub)
         running = None if together else run(keeping, policy={"retries": 0, "then": "skip"})
         first = [["set", "kept", 1], ["set", "changed", 1], ["set", "gone", 1]]
@@ -80,14 +82,14 @@ class StateContract(AtWork):
         assert values(hub)[-1]["state"] == expected
         assert stored_state(hub, "keep") == expected
 
-    def test_each_shard_and_each_computation_has_its_own(self, hub: Hub, run: Run) -> None:
+    def test_each_shard_and_each_computation_has_its_own_state(self, hub: Hub, run: Run) -> None:
         orders(hub, shards=3, each=4)
         assert run(two_shops).wait("10s", until_caught_up=True)
         for shard in range(3):
             assert stored_state(hub, shard=shard)["count"] == 4
             assert stored_state(hub, "refund", shard=shard) == {}
 
-    def test_it_is_there_when_work_goes_on_later(self, hub: Hub, run: Run) -> None:
+    def test_state_is_there_in_the_next_run(self, hub: Hub, run: Run) -> None:
         stream = orders(hub)
         for n in range(3):
             fill(stream, 10)
@@ -96,7 +98,7 @@ class StateContract(AtWork):
             assert running.stop("5s")
         assert [value["count"] for value in values(hub)] == list(range(1, 31))
 
-    def test_in_any_lane_it_is_what_is_stored(self, hub: Hub, run: Run) -> None:
+    def test_state_is_the_committed_one_in_every_lane(self, hub: Hub, run: Run) -> None:
         """A shard that goes from lane to lane is not seen as it was when it was there before."""
         stream = orders(hub, shards=5)
         running = run(shop, lanes=4)
@@ -107,7 +109,7 @@ class StateContract(AtWork):
             found = [v["count"] for v in values(hub) if f":{shard}+" in v["from"]]
             assert found == list(range(1, 31))
 
-    def test_much_state_is_stored_in_several_commits(self, hub: Hub, run: Run) -> None:
+    def test_state_larger_than_one_commit_is_stored_in_several(self, hub: Hub, run: Run) -> None:
         stream = orders(hub)
         for n in range(12):
             stream.append({"do": [["fill", f"key {n}", 300_000]]})
@@ -118,7 +120,9 @@ class StateContract(AtWork):
         }
         assert [value["len"] for value in values(hub)] == list(range(1, 13))
 
-    def test_what_is_written_again_and_again_counts_once(self, hub: Hub, run: Run) -> None:
+    def test_a_key_written_repeatedly_counts_once_against_the_limit(
+        self, hub: Hub, run: Run
+    ) -> None:
         stream = orders(hub)
         stream.append({"do": [["fill", "key", 300_000]] * 20, "raises": True})
         running = run(keeping, policy={"retries": 0, "then": "skip"})
@@ -126,7 +130,9 @@ class StateContract(AtWork):
         assert running.counters["keep"].failures == 0
         assert len(stored_state(hub, "keep")["key"]) == 300_000
 
-    def test_more_than_fits_a_commit_is_a_failure(self, hub: Hub, run: Run) -> None:
+    def test_state_of_one_record_that_exceeds_a_commit_is_a_failure(
+        self, hub: Hub, run: Run
+    ) -> None:
         stream = orders(hub)
         stream.append({"do": [["set", "before", 1]]})
         fills = [["fill", f"key {n}", 500_000] for n in range(12)]

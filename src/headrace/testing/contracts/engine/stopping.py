@@ -67,7 +67,7 @@ class StoppingContract(AtWork):
         line = "Terminate computation: serve due to previous failure"
         assert caplog.text.count(line) == 1
 
-    def test_the_group_knows_why_and_where(self, hub: Hub, run: Run) -> None:
+    def test_the_group_stores_where_and_why_a_shard_stopped(self, hub: Hub, run: Run) -> None:
         orders(hub, each=2).append({**BAD, "says": "no such thing"})
         running = run(shop, policy=STOP)
         until(running.stopped, "it stops", 10)
@@ -76,7 +76,7 @@ class StoppingContract(AtWork):
         assert (known.offset, known.failed, known.stopped) == (2, 2, True)
         assert known.reason == "ValueError: no such thing"
 
-    def test_it_stays_stopped_for_every_replica_that_comes(
+    def test_a_stopped_shard_stays_stopped_for_new_replicas(
         self, hub: Hub, run: Run, effects: Effects
     ) -> None:
         stream = orders(hub, shards=2)
@@ -93,7 +93,7 @@ class StoppingContract(AtWork):
         assert effects.count("begin", shard=0) == 2
         assert third.stopped() == {"serve": ["shop/orders:0"]}
 
-    def test_a_person_lets_it_go_on_with_all_its_retries(
+    def test_a_resumed_shard_tries_the_record_with_all_its_retries(
         self, hub: Hub, run: Run, effects: Effects
     ) -> None:
         stream = orders(hub, each=1)
@@ -108,7 +108,7 @@ class StoppingContract(AtWork):
         assert running.stopped() == {}
         assert stored_state(hub)["count"] == 3
 
-    def test_a_person_lets_it_go_on_behind_the_record(
+    def test_a_skipped_record_lets_its_shard_go_on(
         self, hub: Hub, run: Run, effects: Effects
     ) -> None:
         stream = orders(hub, each=1)
@@ -121,7 +121,9 @@ class StoppingContract(AtWork):
         assert running.stopped() == {}
         assert effects.count("begin", offset=1) == 2
 
-    def test_new_code_goes_on_with_the_record(self, hub: Hub, run: Run, effects: Effects) -> None:
+    def test_new_code_resumes_a_stopped_shard_at_its_record(
+        self, hub: Hub, run: Run, effects: Effects
+    ) -> None:
         stream = orders(hub, each=1)
         stream.append(BAD)
         fill(stream, 1)
@@ -133,7 +135,7 @@ class StoppingContract(AtWork):
         assert second.stopped() == {}
         assert [effect.offset for effect in effects.of("mended")] == [1, 2]
 
-    def test_new_code_may_come_with_several_replicas_at_once(
+    def test_new_code_may_come_with_several_replicas_together(
         self, hub: Hub, run: Run, effects: Effects
     ) -> None:
         stream = orders(hub, shards=4)
@@ -155,7 +157,9 @@ class StoppingContract(AtWork):
         until(lambda: origins(hub) == whole(4, 1), "all go on", 10)
         assert all(running.is_running for running in both)
 
-    def test_the_same_code_does_not(self, hub: Hub, run: Run, effects: Effects) -> None:
+    def test_the_same_code_does_not_resume_a_stopped_shard(
+        self, hub: Hub, run: Run, effects: Effects
+    ) -> None:
         stream = orders(hub, shards=2)
         stream.append(BAD, shard=0)
         first = run(shop, name="a", policy=STOP)

@@ -10,7 +10,7 @@ from headrace.testing.contracts.engine.samples import timed
 
 
 class TimersContract(AtWork):
-    def test_a_timer_calls_once_and_what_it_does_is_stored(
+    def test_a_timer_is_called_once_and_its_outputs_are_committed(
         self, hub: Hub, run: Run, effects: Effects
     ) -> None:
         stream = orders(hub, shards=2)
@@ -24,7 +24,7 @@ class TimersContract(AtWork):
         until(lambda: len(values(hub)) == 2, "and the next one's", 10)
         assert values(hub) == [{"timer": key, "shard": 1, "nth": 1} for key in ("tick", "other")]
 
-    def test_set_again_it_replaces_and_cancelled_it_does_not_call(
+    def test_a_timer_set_again_is_replaced_and_a_cancelled_one_not_called(
         self, hub: Hub, run: Run, effects: Effects
     ) -> None:
         stream = orders(hub)
@@ -42,7 +42,7 @@ class TimersContract(AtWork):
         until(lambda: len(values(hub)) == 3, "three times", 10)
         assert [value["nth"] for value in values(hub)] == [1, 2, 3]
 
-    def test_a_timer_that_fails_is_tried_again_and_leaves_nothing_before(
+    def test_a_timer_that_fails_leaves_nothing_and_is_tried_again(
         self, hub: Hub, run: Run, effects: Effects
     ) -> None:
         stream = orders(hub)
@@ -53,7 +53,7 @@ class TimersContract(AtWork):
         assert effects.count("timer") == 2
         assert running.counters["Timed"].failures == 1
 
-    def test_of_two_at_once_the_one_that_went_well_is_kept(
+    def test_a_failed_timer_does_not_undo_others_due_at_the_same_time(
         self, hub: Hub, run: Run, effects: Effects
     ) -> None:
         orders(hub).append({"timers": {"a": "1ms", "bad": "2ms", "c": "3ms"}})
@@ -62,7 +62,7 @@ class TimersContract(AtWork):
         assert [value["timer"] for value in values(hub)] == ["a", "bad", "c"]
         assert effects.count("timer") == 4
 
-    def test_what_a_failed_attempt_has_set_is_not_kept(
+    def test_timers_set_by_a_failed_attempt_are_not_kept(
         self, hub: Hub, run: Run, effects: Effects
     ) -> None:
         stream = orders(hub)
@@ -87,7 +87,7 @@ class TimersContract(AtWork):
         assert running.counters["Timed"].failures == 2
         assert values(hub) == [{"timer": "last", "shard": 0, "nth": 1}]
 
-    def test_what_a_timer_failed_is_not_charged_to_a_record(
+    def test_failures_of_a_timer_are_not_charged_to_a_record(
         self, hub: Hub, run: Run, effects: Effects
     ) -> None:
         stream = orders(hub)
@@ -101,7 +101,7 @@ class TimersContract(AtWork):
         assert running.counters["Timed"].skipped == 0
         assert (running.counters["Timed"].failures, running.counters["Timed"].retries) == (4, 2)
 
-    def test_timers_that_do_not_fit_one_commit_take_two(
+    def test_timers_that_exceed_one_commit_take_two(
         self, hub: Hub, run: Run, effects: Effects
     ) -> None:
         orders(hub).append({"timers": {"large a": "1ms", "large b": "1ms"}})
@@ -111,7 +111,7 @@ class TimersContract(AtWork):
         assert [value["nth"] for value in values(hub)] == [1, 1]
         assert running.counters["Timed"].lanes_lost == 0
 
-    def test_a_timer_is_kept_when_another_lane_goes_on(
+    def test_a_timer_is_kept_when_its_shard_changes_lanes(
         self, hub: Hub, run: Run, effects: Effects, gates: Gates
     ) -> None:
         stream = orders(hub, shards=6)
