@@ -21,6 +21,7 @@ from headrace.cli.mirror import mirror
 from headrace.cli.prove import prove
 from headrace.cli.records import append, tail
 from headrace.cli.run import run
+from headrace.cli.story import story
 from headrace.cli.streams import stream
 from headrace.cli.topology import topology
 from headrace.core.errors import BadSetting, HeadraceError
@@ -55,8 +56,8 @@ def cli(context: click.Context, hub: str | None) -> None:
 
 
 for command in (
-    append, bench, demo, doctor, group, kafka, lag, latency, mirror, prove, run, stream, tail,
-    topology,
+    append, bench, demo, doctor, group, kafka, lag, latency, mirror, prove, run, story, stream,
+    tail, topology,
 ):  # fmt: skip
     cli.add_command(command)
 

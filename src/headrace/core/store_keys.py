@@ -6,6 +6,7 @@ import hashlib
 import struct
 
 KEY_BYTES_MAX = 64
+DIGEST_BYTES = 16
 
 GROUPS = b"g"
 """What the keys of the groups' values begin with."""
@@ -17,7 +18,7 @@ _GROUP_AT = 1 + _SHARD.size
 def digest(text: str | bytes) -> bytes:
     """16 bytes that stand for a name or a user's key."""
     data = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
-    return hashlib.blake2b(data, digest_size=16).digest()
+    return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
 
 
 def group_key(group: str) -> bytes:
@@ -60,6 +61,13 @@ def checkpoint_key(group: str, stream_id: int, shard: int) -> bytes:
     return b"c" + _place(group, stream_id, shard)
 
 
+def checkpoint_prefix(stream_id: int | None = None, shard: int | None = None) -> bytes:
+    """What the keys of all checkpoints begin with, or of those in one shard."""
+    if stream_id is None or shard is None:
+        return b"c"
+    return b"c" + _SHARD.pack(stream_id, shard)
+
+
 def attempts_key(group: str, stream_id: int, shard: int) -> bytes:
     return b"a" + _place(group, stream_id, shard)
 
@@ -83,6 +91,27 @@ def story_key(group: str, stream_id: int, shard: int, slot: int) -> bytes:
 def of_log(identity: str) -> bytes:
     """What the keys of a log's groups begin with in the store of another place."""
     return b"l" + digest(identity)
+
+
+def story_prefix_beside(checkpoint_key: bytes) -> bytes:
+    """What the keys of the stories begin with that led to this checkpoint."""
+    return b"s" + checkpoint_key[1:]
+
+
+def story_slot(key: bytes) -> int:
+    """The slot at the end of a story's key."""
+    return int.from_bytes(key[-2:], "big")
+
+
+def shard_of(key: bytes) -> tuple[int, int]:
+    """The stream id and the shard in a key that a group keeps for a shard."""
+    stream_id, shard = _SHARD.unpack_from(key, 1)
+    return stream_id, shard
+
+
+def group_key_of(key: bytes) -> bytes:
+    """The key of the group that keeps this key for a shard."""
+    return b"g" + key[_GROUP_AT : _GROUP_AT + DIGEST_BYTES]
 
 
 def producer_prefix(stream_id: int) -> bytes:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from headrace.core import store_keys
-from headrace.core.errors import BadSetting, Fenced, SequenceForgotten
+from headrace.core.errors import BadSetting, BadStored, Fenced, SequenceForgotten
 from headrace.core.groups.checkpoint import Checkpoint
 from headrace.core.model import StreamInfo
 from headrace.core.ports import ABSENT, NOTHING_BEFORE, Commit, Place, Producer, Versioned
@@ -22,7 +22,7 @@ PRODUCER_SEQS_REMEMBERED = 64
 """How many of a producer's last appends to a stream can be repeated safely."""
 
 STORIES_KEPT = 1024
-"""How many commits of one group and shard can be told of."""
+"""The stories of how many commits are kept for each group and shard: the newest."""
 
 VALUE_BYTES_MAX = 1024 * 1024
 
@@ -38,6 +38,15 @@ class Part(NamedTuple):
     shard: int
     records: int
     content: Any
+
+
+class OutputRange(NamedTuple):
+    """Where one part of a commit's outputs went: ``start <= offset < end``."""
+
+    stream_id: int
+    shard: int
+    start: int
+    end: int
 
 
 class Transaction(Protocol):
@@ -110,13 +119,11 @@ def commit(tx: Transaction, commit: Commit, parts: Sequence[Part]) -> list[Place
         tx.put(store_keys.state_key(group, stream_id, shard, name), row)
     if attempts is not None:
         tx.put(store_keys.attempts_key(group, stream_id, shard), attempts or None)
-    if story:
-        told = b"".join(
-            _OUTPUT.pack(part.stream.id, place.shard, place.base, part.records)
-            for part, place in zip(parts, places, strict=True)
-        )
+    # A commit without a story clears its slot too. So the slots of the kept stories tell their
+    # order, and a reader who walks back in time knows when to stop.
+    if story or before.commits >= STORIES_KEPT:
         slot = before.commits % STORIES_KEPT
-        row = len(parts).to_bytes(4, "big") + told + story
+        row = _story_row(parts, places, story) if story else None
         tx.put(store_keys.story_key(group, stream_id, shard, slot), row)
     return places[: len(commit.outputs)]
 
@@ -125,6 +132,27 @@ def state_entry(row: bytes) -> tuple[bytes, bytes]:
     """A stored state row as the name and value that were committed."""
     split = 4 + int.from_bytes(row[:4], "big")
     return row[4:split], row[split:]
+
+
+def story_entry(row: bytes) -> tuple[tuple[OutputRange, ...], bytes]:
+    """A stored story as where the outputs and then the dead letters went, and what was committed
+    as the story."""
+    split = 4 + int.from_bytes(row[:4], "big") * _OUTPUT.size
+    if len(row) < split:
+        raise BadStored(f"a story of {len(row)} bytes that should have {split} and more")
+    outputs = tuple(
+        OutputRange(stream_id, shard, base, base + records)
+        for stream_id, shard, base, records in _OUTPUT.iter_unpack(row[4:split])
+    )
+    return outputs, row[split:]
+
+
+def _story_row(parts: Sequence[Part], places: Sequence[Place], story: bytes) -> bytes:
+    told = b"".join(
+        _OUTPUT.pack(part.stream.id, place.shard, place.base, part.records)
+        for part, place in zip(parts, places, strict=True)
+    )
+    return len(parts).to_bytes(4, "big") + told + story
 
 
 def _check_value(value: object) -> None:

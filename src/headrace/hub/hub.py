@@ -15,12 +15,14 @@ from headrace.consumers.settings import ConsumerSettings, GrantCallback
 from headrace.core.capabilities import Capabilities
 from headrace.core.errors import BadSetting, StreamExists
 from headrace.core.groups.allocators import Allocator
-from headrace.core.model import ROUTINGS, SHARDS_MAX, StreamInfo
+from headrace.core.model import ROUTINGS, SHARDS_MAX, RecordId, StreamInfo
 from headrace.core.names import checked_name
 from headrace.core.ports import Backend, GroupHome, Log, StreamSpec
 from headrace.core.quantities import Duration, Size, seconds, size_bytes
 from headrace.groups.admin import Groups
 from headrace.groups.home import home_of
+from headrace.hub.story.reader import DEPTH_DEFAULT, story_of
+from headrace.hub.story.record_story import RecordStory
 from headrace.process.clock import now_ms
 from headrace.streams.start import Start
 from headrace.streams.stream import Stream
@@ -161,6 +163,12 @@ class Hub:
         consumer = Consumer(self._records, membership, settings)
         self._consumers.add(consumer)
         return consumer
+
+    def story(self, record_id: RecordId | str, *, depth: int = DEPTH_DEFAULT) -> RecordStory:
+        """Where a record comes from and what became of it, by the stories of commits: which group
+        read which slice, in which replica and lane, after how many attempts; and where the outputs
+        went. Both ways, at most ``depth`` commits far. docs/story.md tells how exact that is."""
+        return story_of(self._backend, record_id, depth)
 
     def describe(self) -> dict[str, Any]:
         """Facts for people and for `headrace doctor`."""

@@ -146,7 +146,9 @@ class SliceEffects:
                 now_ms(),
                 round(spent_s * 1000, 3),
                 attempts.failed if attempts is not None else 0,
-                tally.skipped,
-                tally.dead_letters,
+                tally.skipped - tally.stored[1],
+                len(tally.letters),
+                stories.tried_runs(tally.tries, tally.committed, tally.next),
+                self._kit.computation.kind == "batch",
             )
         )

@@ -64,6 +64,9 @@ class Failures:
         elif known.failed and not self._policy.tries_again(known.failed):
             reason = known.reason
         else:
+            failed = max(known.failed, known.deaths if known.named else 0)
+            if failed:
+                self._tally.tries[known.offset] = failed, "done"
             if known.failed:
                 self._tally.retries += 1
                 self._instance.on_retry(self._told(records), known.reason)
@@ -144,7 +147,9 @@ class Failures:
             return False
         what = "skipped" if verdict.action == "skip" or not records else "dead-lettered"
         log.error("%s: %s is %s%s", name, where, what, f": {verdict.why}" if verdict.why else "")
-        tally.skipped += len(records) if verdict.action == "skip" else 0
+        if verdict.action == "skip":
+            tally.skipped += len(records)
+            tally.tries |= {record.offset: (failed, "skipped") for record in records}
         tally.reason = reason
         return True
 
@@ -166,6 +171,7 @@ class Failures:
                 ledger.store(tally, None)
             tally.letters.append(made)
             tally.dead_letters += 1
+            tally.tries[record.offset] = failed, "dead-letter"
 
     # At the end
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from headrace.core.computations.attempts import Attempts
 from headrace.core.records.row import Row
 from headrace.lanes.protocol import Outcome, Report
+from headrace.lanes.story import RecordOutcome
 
 
 @dataclass(slots=True)
@@ -33,6 +34,8 @@ class SliceResult:
     """So many attempts at the record at `next` have failed; 0 for a poison pill."""
     is_call: bool = False
     """Or rather at a call that is about no record."""
+    tries: dict[int, tuple[int, RecordOutcome]] = field(default_factory=dict)
+    """By offset: how many attempts failed at a record, and what became of the record."""
     stored: tuple[int, int, int] = (0, 0, 0)
     """Of records, skipped ones and dead letters: how many are stored."""
 

@@ -1,0 +1,1 @@
+"""The story of a record: through which commits it came, and which commits read it."""
