@@ -21,7 +21,7 @@ from headrace.consumers.settings import ConsumerSettings
 from headrace.core.groups.allocators import named
 from headrace.core.groups.member_settings import MemberSettings
 from headrace.core.groups.subscription import Subscription
-from headrace.core.model import Record, ShardId
+from headrace.core.model import Record, ShardId, Slice
 from headrace.core.ports import Begin, Commit, End, Grant, GrantNews, Lease, Log, Lost
 from headrace.core.store_keys import epoch_token
 from headrace.hub.hub import Hub
@@ -49,18 +49,23 @@ class Scripted:
     def __init__(self, *said: Sequence[GrantNews]) -> None:
         self.lease = Lease(inf)
         self.released: list[Grant] = []
+        self.commits: list[Commit] = []
+        self.turns = 0
+        """How often its keeper has asked for news."""
         self._said = list(said)
 
     def join(self) -> None:
         pass
 
     def changes(self) -> list[GrantNews]:
+        self.turns += 1
         return list(self._said.pop(0)) if self._said else []
 
     def release(self, grants: Sequence[Grant]) -> None:
         self.released += grants
 
     def commit(self, commits: Sequence[Commit]) -> list[headrace.HeadraceError | None]:
+        self.commits += commits
         return [None] * len(commits)
 
     def move(self, grant: Grant, to: int) -> None:
@@ -79,7 +84,9 @@ class Scripted:
         pass
 
 
-def consuming(backend: Log, membership: Scripted) -> Consumer:
+def consuming(
+    backend: Log, membership: Scripted, clock: Callable[[], float] = time.monotonic
+) -> Consumer:
     settings = ConsumerSettings(
         subscription=Subscription(STREAM),
         name="ann",
@@ -96,7 +103,7 @@ def consuming(backend: Log, membership: Scripted) -> Consumer:
         on_grant=None,
         on_revoke=None,
     )
-    return Consumer(backend, membership, settings)
+    return Consumer(backend, membership, settings, clock=clock)
 
 
 def test_what_begins_and_ends_at_once_is_let_go(hub: Hub, backend: MemoryBackend) -> None:
@@ -120,6 +127,20 @@ def test_what_comes_back_under_a_new_grant_goes_on_under_that(
         assert offsets(taken(consumer, 3)) == [2, 3, 4]
         assert consumer.granted == [ShardId(STREAM, 0)]
         assert membership.released == []
+
+
+def test_a_consumer_commits_by_the_clock_it_was_given(hub: Hub, backend: MemoryBackend) -> None:
+    info = filled(hub, STREAM, shards=1, each=5).info
+    membership = Scripted([Begin(Grant("billing", info, 0, epoch_token(1)), 0)])
+    now_s = 100.0
+    with consuming(backend, membership, lambda: now_s) as consumer:
+        taken(consumer, 3)
+        turns = membership.turns
+        until(lambda: membership.turns > turns + 3, "the keeper has looked", 5)
+        assert membership.commits == [], "no time has passed on its clock"
+        now_s += 1.0
+        until(lambda: membership.commits, "it is due after a second", 5)
+        assert membership.commits[0].done == Slice(STREAM, 0, 0, 2)
 
 
 def test_a_hub_closes_its_consumers(tmp_path: Path) -> None:
