@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 from headrace.core.computations.attempts import Attempts
 from headrace.core.computations.dispatch import Assigned, Dispatch, Duty, DutyState, LostSlice
-from headrace.core.computations.verdict import FailureJudge
+from headrace.core.computations.verdict import FailureJudge, Verdict
 from headrace.core.errors import LaneLost
 from headrace.core.ports import Grant
-from headrace.lanes.protocol import Failed, Judged, Report, Work
+from headrace.lanes.protocol import Failed, Report, Work
 from headrace.process.clock import now_ms
 from headrace.replica.closing import ClosingShards
 from headrace.replica.counters import Counters
@@ -99,12 +99,11 @@ class Dispatcher:
             self._deal()
             return box
 
-    def failed(self, lane: int, failed: Failed) -> Judged:
+    def failed(self, lane: int, failed: Failed) -> Verdict:
         with self.lock:
             given = self._in_hand(lane, failed.number)
             judge = self._judges[given.duty.computation]
-            verdict = judge.failed(failed.failed, failed.retries, failed.handled)
-        return Judged(verdict.action, verdict.wait_s, verdict.why)
+            return judge.failed(failed.failed, failed.retries, failed.handled)
 
     def report(self, lane: int, report: Report) -> None:
         with self.lock:
@@ -162,7 +161,7 @@ class Dispatcher:
         """What shall end and has; it is forgotten."""
         with self.lock:
             found: list[tuple[DutyState, DutyRecord]] = []
-            for hold in self._dispatch.gone(self.clock()):
+            for hold in self._dispatch.gone():
                 charge = self._charges.pop(hold.duty)
                 if not self._farewells.takes(hold, charge, charge.grant, self._boxes):
                     found.append((hold, charge))
