@@ -1,4 +1,4 @@
-"""The wire between a dispatcher and its lanes: who may speak, and what is heard."""
+"""The connection between a dispatcher and its lanes: who may send, and what is received."""
 
 from __future__ import annotations
 
@@ -16,20 +16,31 @@ from typing import Any
 import msgspec
 import pytest
 
+from headrace.core.computations.verdict import Verdict
 from headrace.core.errors import BadSetting, Refused
-from headrace.engines import connection
+from headrace.engines import connection, handshake
 from headrace.engines.connection import (
+    FROM_LANE_DECODER,
     MESSAGE_BYTES_MAX,
     Connection,
     FromLane,
     ToLane,
-    Unfit,
-    accept,
-    dial,
-    greeted,
     listen,
 )
-from headrace.lanes.protocol import Ask, Close, Cut, Failed, Judged, Progress, Report, Work
+from headrace.engines.handshake import accept, dial, greet
+from headrace.lanes.protocol import (
+    Alive,
+    Ask,
+    CannotWork,
+    Close,
+    Cut,
+    Failed,
+    Judged,
+    Logged,
+    Progress,
+    Report,
+    Work,
+)
 from headrace.testing.children import dice
 
 SECRET, OTHER = b"s" * 32, b"o" * 32
@@ -39,13 +50,14 @@ WORK = Work(
     number=7, computation="bill", stream="shop/orders", stream_id=3, shard=1, token=b"token",
     start=10, end=74, warm=True, attempts=b"attempts",
 )  # fmt: skip
-TO_LANE: list[ToLane] = [WORK, Judged("retry", 1.5, "why"), Cut(7), Close()]
+TO_LANE: list[ToLane] = [WORK, Judged(Verdict("retry", 1.5, "why")), Cut(7), Alive(), Close()]
 FROM_LANE: list[FromLane] = [
     Ask(),
     Failed(7, 2, True),
     Report(number=7, next=74, outcome="done", records=64, reason="ä" * 100, attempts=b"x"),
     Progress(7, 12),
-    Unfit("no such file"),
+    CannotWork("no such file"),
+    Logged(30, "a line"),
 ]
 
 
@@ -58,7 +70,7 @@ class Ends:
     def greet(self, secret: bytes = SECRET, lane: int = 5) -> tuple[Connection, Connection]:
         with ThreadPoolExecutor(1) as other:
             answer = other.submit(accept, self.at_dispatcher, SECRET)
-            from_lane = greeted(self.at_lane, secret, lane)
+            from_lane = greet(self.at_lane, secret, lane)
             number, to_lane = answer.result(10)
         assert number == lane
         return to_lane, from_lane
@@ -79,9 +91,9 @@ def test_messages_arrive_as_they_were_sent(ends: Ends) -> None:
     for message in TO_LANE:
         to_lane.send(message)
         assert from_lane.receive() == message
-    for said in FROM_LANE:
-        from_lane.send(said)
-        assert to_lane.receive() == said
+    for answer in FROM_LANE:
+        from_lane.send(answer)
+        assert to_lane.receive() == answer
     from_lane.close()
     assert to_lane.receive() is None
 
@@ -90,17 +102,17 @@ def test_messages_of_many_threads_are_not_mixed(ends: Ends) -> None:
     to_lane, from_lane = ends.greet()
     with ThreadPoolExecutor(8) as threads:
         for number in range(200):
-            threads.submit(from_lane.send, Unfit(str(number) * 1_000))
-        heard = [to_lane.receive() for _ in range(200)]
-    assert sorted(message.why for message in heard) == sorted(str(n) * 1_000 for n in range(200))
+            threads.submit(from_lane.send, CannotWork(str(number) * 1_000))
+        received = [to_lane.receive() for _ in range(200)]
+    assert sorted(message.why for message in received) == sorted(str(n) * 1_000 for n in range(200))
 
 
-# Who may speak
+# Who may send
 
 
 def test_a_lane_that_does_not_know_the_secret_is_refused(ends: Ends) -> None:
     with ThreadPoolExecutor(1) as other:
-        lane = other.submit(greeted, ends.at_lane, OTHER, 5)
+        lane = other.submit(greet, ends.at_lane, OTHER, 5)
         with pytest.raises(Refused, match="does not know the secret"):
             accept(ends.at_dispatcher, SECRET)
         ends.at_dispatcher.close()
@@ -113,13 +125,13 @@ def test_a_dispatcher_that_does_not_know_the_secret_is_refused(ends: Ends) -> No
 
     def claim() -> None:
         hello = ends.at_dispatcher.recv(72, socket.MSG_WAITALL)
-        said = hello[8:40] + b"c" * 32
-        ends.at_dispatcher.sendall(hmac.digest(OTHER, b"dispatcher:" + said, "sha256"))
+        challenges = hello[8:40] + b"c" * 32
+        ends.at_dispatcher.sendall(hmac.digest(OTHER, b"dispatcher:" + challenges, "sha256"))
 
     with ThreadPoolExecutor(1) as other:
         claimed = other.submit(claim)
-        with pytest.raises(Refused, match="said to be the dispatcher"):
-            greeted(ends.at_lane, SECRET, 5)
+        with pytest.raises(Refused, match="it is not the dispatcher"):
+            greet(ends.at_lane, SECRET, 5)
         claimed.result(10)
 
 
@@ -131,8 +143,8 @@ def test_a_dispatcher_cannot_prove_itself_with_the_lanes_own_words(ends: Ends) -
 
     with ThreadPoolExecutor(1) as other:
         reflected = other.submit(reflect)
-        with pytest.raises(Refused, match="said to be the dispatcher"):
-            greeted(ends.at_lane, SECRET, 5)
+        with pytest.raises(Refused, match="it is not the dispatcher"):
+            greet(ends.at_lane, SECRET, 5)
         reflected.result(10)
 
 
@@ -144,17 +156,17 @@ def test_a_hello_that_was_overheard_opens_nothing() -> None:
         with pytest.raises(Refused, match="does not know the secret"):
             asked.result(10)
     with closing(Ends()) as again, ThreadPoolExecutor(1) as other:
-        greeting = other.submit(greeted, again.at_lane, SECRET, 5)
+        greeting = other.submit(greet, again.at_lane, SECRET, 5)
         again.at_dispatcher.sendall(answer)
-        with pytest.raises(Refused, match="said to be the dispatcher"):
+        with pytest.raises(Refused, match="it is not the dispatcher"):
             greeting.result(10)
 
 
 def _overheard() -> tuple[bytes, bytes]:
-    """What both ends of a good greeting said."""
+    """What both ends of a good handshake sent."""
     with closing(Ends()) as lane, closing(Ends()) as dispatcher, ThreadPoolExecutor(2) as others:
         answering = others.submit(accept, dispatcher.at_dispatcher, SECRET)
-        greeting = others.submit(greeted, lane.at_lane, SECRET, 5)
+        greeting = others.submit(greet, lane.at_lane, SECRET, 5)
         challenge = dispatcher.at_lane.recv(32, socket.MSG_WAITALL)
         lane.at_dispatcher.sendall(challenge)
         hello = lane.at_dispatcher.recv(72, socket.MSG_WAITALL)
@@ -166,10 +178,10 @@ def _overheard() -> tuple[bytes, bytes]:
     return hello, challenge + proof
 
 
-def test_nobody_greets_for_longer_than_the_limit(
+def test_a_handshake_does_not_take_longer_than_the_limit(
     ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "GREETING_S", 0.3)
+    monkeypatch.setattr(handshake, "HANDSHAKE_S", 0.3)
     ended = threading.Event()
 
     def drip() -> None:
@@ -185,10 +197,10 @@ def test_nobody_greets_for_longer_than_the_limit(
     assert time.monotonic() - began_s < 1
 
 
-# What is heard
+# What is received
 
 
-def test_a_message_that_was_overheard_is_not_heard_again(ends: Ends) -> None:
+def test_a_message_that_was_overheard_is_not_received_again(ends: Ends) -> None:
     to_lane, from_lane = ends.greet()
     from_lane.send(Ask())
     frame = ends.at_dispatcher.recv(1_000, socket.MSG_PEEK)
@@ -197,7 +209,7 @@ def test_a_message_that_was_overheard_is_not_heard_again(ends: Ends) -> None:
     assert to_lane.receive() is None
 
 
-def test_a_message_is_not_heard_by_the_one_who_sent_it(ends: Ends) -> None:
+def test_a_message_is_not_received_by_its_sender(ends: Ends) -> None:
     to_lane, from_lane = ends.greet()
     to_lane.send(Cut(7))
     ends.at_lane.sendall(ends.at_lane.recv(1_000, socket.MSG_PEEK))
@@ -206,14 +218,14 @@ def test_a_message_is_not_heard_by_the_one_who_sent_it(ends: Ends) -> None:
 
 
 @pytest.mark.parametrize("sealed", [False, True], ids=["as it comes", "by one who has the key"])
-def test_no_bytes_do_harm(sealed: bool) -> None:
-    random_ = dice(f"wire {sealed}")
+def test_random_bytes_raise_nothing_and_take_little_memory(sealed: bool) -> None:
+    random_ = dice(f"connection {sealed}")
     good = [msgspec.msgpack.encode(message) for message in (*FROM_LANE, *TO_LANE)]
     tracemalloc.start()
     try:
         for _ in range(MUTANTS):
             data = random_.choice(good)
-            _heard(_frame(_mutant(random_, data)) if sealed else _mutant(random_, _frame(data)))
+            _received(_frame(_mutant(random_, data)) if sealed else _mutant(random_, _frame(data)))
         most_bytes = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -228,15 +240,15 @@ def _frame(data: bytes, size: int | None = None) -> bytes:
     return connection._HEAD.pack(size, connection._seal(KEY, 0, data)) + data
 
 
-def _heard(frames: bytes) -> list[Any]:
-    """Everything heard until the end; it ends, and nothing is raised."""
+def _received(frames: bytes) -> list[Any]:
+    """Everything received until the end; it ends, and nothing is raised."""
     one, other = socket.socketpair()
     with ExitStack() as stack:
-        ear = Connection(stack.enter_context(one), connection._from_lane, (KEY, KEY))
+        receiver = Connection(stack.enter_context(one), FROM_LANE_DECODER, (KEY, KEY))
         stack.enter_context(other)
         other.sendall(frames)
         other.close()
-        return list(iter(ear.receive, None))
+        return list(iter(receiver.receive, None))
 
 
 def _mutant(random_: random.Random, data: bytes) -> bytes:
@@ -293,24 +305,24 @@ def test_a_size_alone_takes_no_memory(ends: Ends) -> None:
     assert most_bytes < 100_000
 
 
-def test_a_message_that_nobody_would_hear_is_not_sent(ends: Ends) -> None:
+def test_a_message_that_is_too_long_to_be_received_is_not_sent(ends: Ends) -> None:
     to_lane, from_lane = ends.greet()
     with pytest.raises(ValueError, match="at most"):
-        from_lane.send(Unfit("x" * MESSAGE_BYTES_MAX))
+        from_lane.send(CannotWork("x" * MESSAGE_BYTES_MAX))
     from_lane.send(Ask())
     assert to_lane.receive() == Ask()
 
 
-def test_the_dispatcher_does_not_wait_for_ever_for_one_who_does_not_read(
+def test_the_dispatcher_does_not_wait_for_ever_for_a_lane_that_does_not_read(
     ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "SEND_S_MAX", 0.3)
+    monkeypatch.setattr(handshake, "SEND_S_MAX", 0.3)
     to_lane, _ = ends.greet()
     began_s = time.monotonic()
 
     def send_all() -> None:
         for _ in range(100):
-            to_lane.send(Judged("stop", why="x" * 100_000))
+            to_lane.send(Judged(Verdict("stop", why="x" * 100_000)))
 
     with pytest.raises(BlockingIOError):
         send_all()
@@ -321,9 +333,9 @@ def test_the_dispatcher_does_not_wait_for_ever_for_one_who_does_not_read(
 def test_hanging_up_ends_a_thread_that_receives(ends: Ends) -> None:
     to_lane, _ = ends.greet()
     with ThreadPoolExecutor(1) as other:
-        heard = other.submit(to_lane.receive)
+        received = other.submit(to_lane.receive)
         to_lane.hang_up()
-        assert heard.result(10) is None
+        assert received.result(10) is None
 
 
 # Addresses
@@ -344,12 +356,12 @@ def test_a_lane_calls_where_the_dispatcher_listens(address: str) -> None:
 
 
 @pytest.mark.parametrize("address", ["tcp:0.0.0.0:0", "tcp:[::]:0", "tcp:example.org:0"])
-def test_others_than_this_machine_are_let_in_only_if_that_is_said(address: str) -> None:
+def test_other_machines_are_let_in_only_if_that_is_wanted(address: str) -> None:
     with pytest.raises(BadSetting, match="others than this machine"):
         listen(address)
 
 
-def test_others_are_let_in_if_that_is_said() -> None:
+def test_other_machines_are_let_in_if_that_is_wanted() -> None:
     made, where = listen("tcp:0.0.0.0:0", beyond_this_host=True)
     made.close()
     assert where.startswith("tcp:0.0.0.0:")
@@ -366,12 +378,12 @@ def test_an_address_that_is_none_is_refused(address: str) -> None:
         dial(address, SECRET, 0)
 
 
-@pytest.mark.parametrize("address", ["unix:@headrace-nobody", "unix:/" + "x" * 200, "tcp:[::1]:1"])
-def test_where_nobody_listens_a_lane_is_told_so(address: str) -> None:
+@pytest.mark.parametrize("address", ["unix:@headrace-none", "unix:/" + "x" * 200, "tcp:[::1]:1"])
+def test_a_lane_that_calls_where_no_dispatcher_listens_is_refused(address: str) -> None:
     with pytest.raises(Refused, match="does not answer"):
         dial(address, SECRET, 0)
 
 
-def test_where_nobody_can_listen_that_is_said() -> None:
+def test_an_address_where_no_server_can_listen_is_refused() -> None:
     with pytest.raises(Refused, match="cannot listen"):
         listen("unix:/nowhere/at/all")

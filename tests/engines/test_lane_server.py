@@ -1,4 +1,5 @@
-"""Where lanes of other processes call: who is let in, what is heard, and what is left behind."""
+"""The server that lanes of other processes call: who is let in, what is received, and what is left
+behind."""
 
 from __future__ import annotations
 
@@ -16,15 +17,25 @@ import headrace
 from headrace.core.computations.attempts import Attempts
 from headrace.core.computations.dispatch import Dispatch, Duty, Rules
 from headrace.core.computations.policy import Policy
-from headrace.core.computations.verdict import FailureJudge
+from headrace.core.computations.verdict import FailureJudge, Verdict
 from headrace.core.errors import Refused
 from headrace.core.model import ShardId
 from headrace.core.ports import Grant
-from headrace.engines import connection, lane_server
-from headrace.engines.connection import Connection, Unfit, dial, greeted
-from headrace.engines.engine import Progress as Seen
-from headrace.engines.lane_server import GREETINGS_MAX, LaneServer
-from headrace.lanes.protocol import Ask, Close, Cut, Failed, Judged, Progress, Report, Work
+from headrace.engines import lane_server
+from headrace.engines.connection import Connection, parse_address
+from headrace.engines.handshake import dial, greet
+from headrace.engines.lane_server import HANDSHAKES_MAX, LaneServer
+from headrace.lanes.protocol import (
+    Ask,
+    CannotWork,
+    Close,
+    Cut,
+    Failed,
+    Judged,
+    Progress,
+    Report,
+    Work,
+)
 from headrace.replica.dispatcher import Dispatcher
 from headrace.replica.duty_record import DutyRecord
 from headrace.testing.children import until
@@ -47,12 +58,12 @@ def dispatcher() -> Dispatcher:
 
 
 @pytest.fixture(params=["unix:", "tcp:127.0.0.1:0"])
-def board(dispatcher: Dispatcher, request: pytest.FixtureRequest) -> Iterator[LaneServer]:
+def server(dispatcher: Dispatcher, request: pytest.FixtureRequest) -> Iterator[LaneServer]:
     open_files = files()
-    board = LaneServer(dispatcher, request.param)
-    board.open()
-    yield board
-    board.close()
+    server = LaneServer(dispatcher, request.param)
+    server.open()
+    yield server
+    server.close()
     until(lambda: not threads(), "no thread is left", 10, threads)
     until(lambda: files() == open_files, "no file is left open", 10)
 
@@ -64,135 +75,135 @@ def begin(dispatcher: Dispatcher, end: int = 10) -> None:
     dispatcher.begin(DUTY, record, 0, end)
 
 
-def call(board: LaneServer, lane: int = 0) -> Connection:
-    board.expect(lane)
-    return dial(board.address, board.secret, lane)
+def call(server: LaneServer, lane: int = 0) -> Connection:
+    server.expect(lane)
+    return dial(server.address, server.secret, lane)
 
 
-def test_a_lane_gets_work_and_tells_how_it_goes(board: LaneServer, dispatcher: Dispatcher) -> None:
-    lane = call(board)
-    assert not board.has_asked(0)
+def test_a_lane_gets_work_and_tells_how_it_goes(server: LaneServer, dispatcher: Dispatcher) -> None:
+    lane = call(server)
+    assert not server.has_asked(0)
     lane.send(Ask())
-    until(lambda: board.has_asked(0), "it has asked")
+    until(lambda: server.has_asked(0), "it has asked")
     begin(dispatcher)
     work = lane.receive()
     assert isinstance(work, Work)
     assert (work.computation, work.stream, work.start, work.end) == ("bill", "orders", 0, 10)
-    assert board.progress(0) is None
+    assert server.progress(0) is None
     lane.send(Progress(work.number, 4))
-    until(lambda: board.progress(0) == Seen(work.number, 4), "how far it is")
+    until(lambda: server.progress(0) == Progress(work.number, 4), "how far it is")
     lane.send(Failed(work.number, 1, True))
-    assert lane.receive() == Judged("retry", 1.0)
+    assert lane.receive() == Judged(Verdict("retry", 1.0))
     lane.send(Report(number=work.number, next=10, outcome="done", records=10))
     lane.send(Ask())
     until(lambda: dispatcher.at(DUTY, b"1") == 10, "it is done")
-    until(lambda: board.progress(0) is None, "nothing is in hand")
+    until(lambda: server.progress(0) is None, "nothing is in hand")
     dispatcher.close()
     assert lane.receive() == Close()
     lane.close()
 
 
-def test_a_lane_that_is_silent_while_it_works_is_not_known_to_be_anywhere(
-    board: LaneServer, monkeypatch: pytest.MonkeyPatch
+def test_the_progress_of_a_lane_that_is_silent_while_it_works_is_not_known(
+    server: LaneServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lane = call(board)
+    lane = call(server)
     lane.send(Progress(1, 4))
-    until(lambda: board.progress(0) == Seen(1, 4), "how far it is")
+    until(lambda: server.progress(0) == Progress(1, 4), "how far it is")
     monkeypatch.setattr(lane_server, "FRESH_S", 0.0)
-    assert board.progress(0) is None
+    assert server.progress(0) is None
     lane.close()
 
 
-def test_a_slice_is_told_to_end_once(board: LaneServer) -> None:
-    lane = call(board)
+def test_a_slice_is_told_to_end_once(server: LaneServer) -> None:
+    lane = call(server)
     lane.send(Progress(1, 4))
-    until(lambda: board.progress(0), "it is there")
+    until(lambda: server.progress(0), "it is there")
     for _ in range(100_000):  # more than its socket would hold, and nobody reads
-        board.cut(0, 1)
-    board.cut(0, 2)
+        server.cut(0, 1)
+    server.cut(0, 2)
     assert (lane.receive(), lane.receive()) == (Cut(1), Cut(2))
     lane.close()
-    board.cut(0, 3)
-    board.cut(7, 1)
+    server.cut(0, 3)
+    server.cut(7, 1)
 
 
-def test_a_lane_says_why_it_cannot_work_and_is_heard_out(board: LaneServer) -> None:
-    lane = call(board)
-    lane.send(Unfit("no such file"))
+def test_what_a_lane_that_cannot_work_sent_before_its_end_is_received(server: LaneServer) -> None:
+    lane = call(server)
+    lane.send(CannotWork("no such file"))
     lane.close()
-    board.hear_out(0, 10)
-    assert (board.unfit(0), board.has_asked(0)) == ("no such file", False)
-    board.hang_up(0)
-    assert board.unfit(0) is None
+    server.receive_rest(0, 10)
+    assert (server.cannot_work(0), server.has_asked(0)) == ("no such file", False)
+    server.disconnect(0)
+    assert server.cannot_work(0) is None
 
 
-def test_only_a_lane_that_is_expected_is_heard_and_only_once(board: LaneServer) -> None:
-    lane = call(board, 3)
+def test_only_an_expected_lane_is_let_in_and_only_once(server: LaneServer) -> None:
+    lane = call(server, 3)
     lane.send(Ask())
-    until(lambda: board.has_asked(3), "it is heard")
+    until(lambda: server.has_asked(3), "it is heard")
     for number in (3, 4, 2**64 - 1):
         with pytest.raises(Refused):
-            dial(board.address, board.secret, number)
-    assert not board.has_asked(4)
-    board.hang_up(3)
+            dial(server.address, server.secret, number)
+    assert not server.has_asked(4)
+    server.disconnect(3)
     assert lane.receive() is None
     lane.close()
 
 
-def test_one_that_is_given_up_before_it_calls_is_turned_away(board: LaneServer) -> None:
-    board.expect(1)
-    board.hang_up(1)
+def test_a_lane_that_is_given_up_before_it_calls_is_turned_away(server: LaneServer) -> None:
+    server.expect(1)
+    server.disconnect(1)
     with pytest.raises(Refused):
-        dial(board.address, board.secret, 1)
+        dial(server.address, server.secret, 1)
 
 
-def test_who_does_not_know_the_secret_learns_nothing(
-    board: LaneServer, caplog: pytest.LogCaptureFixture
+def test_a_caller_that_does_not_know_the_secret_learns_nothing(
+    server: LaneServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(5):
-        board.expect(0)
+        server.expect(0)
         with pytest.raises(Refused):
-            dial(board.address, b"x" * 32, 0)
+            dial(server.address, b"x" * 32, 0)
     until(lambda: "does not know the secret" in caplog.text, "it is said")
     lines = [line for line in caplog.messages if "turned away" in line]
     assert len(lines) == 1, "not one line for each of them"
-    assert board.secret.hex() not in caplog.text
-    lane = call(board)
+    assert server.secret.hex() not in caplog.text
+    lane = call(server)
     lane.close()
 
 
-def test_one_that_hangs_up_without_a_word_is_nothing_to_warn_of(
-    board: LaneServer, caplog: pytest.LogCaptureFixture
+def test_a_caller_that_hangs_up_without_a_greeting_is_no_warning(
+    server: LaneServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """So does a lane that is killed while it begins, as all are when one of them cannot."""
     caplog.set_level("INFO", logger="headrace")
-    family, place = connection._place(board.address)
+    family, place = parse_address(server.address)
     with socket.socket(family) as caller:
         caller.connect(place)
     until(lambda: "hung up" in caplog.text, "it is noted")
     assert [record for record in caplog.records if record.levelname == "WARNING"] == []
 
 
-def test_callers_who_say_nothing_keep_nobody_out(board: LaneServer) -> None:
-    family, place = connection._place(board.address)
+def test_callers_that_send_nothing_keep_no_lane_out(server: LaneServer) -> None:
+    family, place = parse_address(server.address)
     with ExitStack() as stack:
-        for number in range(3 * GREETINGS_MAX):
+        for number in range(3 * HANDSHAKES_MAX):
             silent = stack.enter_context(socket.socket(family))
             silent.connect(place)
             if number % 3 == 0:
                 silent.sendall(b"GET / HTTP/1.1\r\n")
-        lane = call(board)
+        lane = call(server)
         lane.send(Ask())
-        until(lambda: board.has_asked(0), "a lane is let in", 5)
-        until(lambda: len(threads()) <= GREETINGS_MAX + 3, "not a thread for each", 5, threads)
+        until(lambda: server.has_asked(0), "a lane is let in", 5)
+        until(lambda: len(threads()) <= HANDSHAKES_MAX + 3, "not a thread for each", 5, threads)
         lane.close()
 
 
-def test_who_calls_while_no_file_can_be_opened_is_let_in_later(
-    board: LaneServer, caplog: pytest.LogCaptureFixture
+def test_a_lane_that_calls_while_no_file_can_be_opened_is_let_in_later(
+    server: LaneServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    family, place = connection._place(board.address)
-    board.expect(0)
+    family, place = parse_address(server.address)
+    server.expect(0)
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     with ExitStack() as stack, socket.socket(family) as connected:
         highest = max(map(int, os.listdir("/proc/self/fd")))
@@ -205,28 +216,28 @@ def test_who_calls_while_no_file_can_be_opened_is_let_in_later(
             until(lambda: "Too many open files" in caplog.text, "it cannot be let in", 5)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-        greeted(connected, board.secret, 0).send(Ask())
-        until(lambda: board.has_asked(0), "it is let in", 5)
+        greet(connected, server.secret, 0).send(Ask())
+        until(lambda: server.has_asked(0), "it is let in", 5)
 
 
 def test_a_lane_that_goes_while_it_waits_leaves_nothing(
-    board: LaneServer, dispatcher: Dispatcher
+    server: LaneServer, dispatcher: Dispatcher
 ) -> None:
     for number in range(20):
-        lane = call(board, number)
+        lane = call(server, number)
         lane.send(Ask())
-        until(lambda n=number: board.has_asked(n), "it waits for work")  # type: ignore[misc]
+        until(lambda n=number: server.has_asked(n), "it waits for work")  # type: ignore[misc]
         lane.close()
-        board.hear_out(number, 10)
-        board.hang_up(number)
+        server.receive_rest(number, 10)
+        server.disconnect(number)
         dispatcher.lane_lost(number)
-    until(lambda: len(threads()) == 1, "only the switchboard itself", 10, threads)
+    until(lambda: len(threads()) == 1, "only the server itself", 10, threads)
 
 
-def test_a_lane_that_says_what_cannot_be_is_lost_alone(
-    board: LaneServer, dispatcher: Dispatcher
+def test_a_lane_that_sends_what_cannot_be_is_lost_alone(
+    server: LaneServer, dispatcher: Dispatcher
 ) -> None:
-    good, bad, mad = call(board, 0), call(board, 1), call(board, 2)
+    good, bad, mad = call(server, 0), call(server, 1), call(server, 2)
     bad.send(Report(number=77, next=10, outcome="done"))
     assert bad.receive() is None
     mad._socket.sendall(b"\xff" * 100)
@@ -241,34 +252,34 @@ def test_a_lane_that_says_what_cannot_be_is_lost_alone(
 def test_another_user_is_turned_away(
     dispatcher: Dispatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    board = LaneServer(dispatcher)
-    board.open()
+    server = LaneServer(dispatcher)
+    server.open()
     own = os.geteuid()
-    board.expect(0)
+    server.expect(0)
     with monkeypatch.context() as patched:
         patched.setattr(os, "geteuid", lambda: own + 1)
         with pytest.raises(Refused):
-            dial(board.address, board.secret, 0)
-    dial(board.address, board.secret, 0).close()
-    board.close()
+            dial(server.address, server.secret, 0)
+    dial(server.address, server.secret, 0).close()
+    server.close()
 
 
-def test_what_is_closed_lets_nobody_in(dispatcher: Dispatcher) -> None:
-    board = LaneServer(dispatcher)
-    board.open()
+def test_a_closed_server_lets_no_lane_in(dispatcher: Dispatcher) -> None:
+    server = LaneServer(dispatcher)
+    server.open()
     with ThreadPoolExecutor(1) as other, socket.socket(socket.AF_UNIX) as silent:
-        silent.connect(connection._place(board.address)[1])
-        lane = call(board)
+        silent.connect(parse_address(server.address)[1])
+        lane = call(server)
         waiting = other.submit(lane.receive)
-        board.close()
+        server.close()
         assert waiting.result(10) is None
         assert not silent.recv(100)[32:]
         lane.close()
     until(lambda: not threads(), "no thread is left", 10, threads)
     with pytest.raises(Refused, match="does not answer"):
-        dial(board.address, board.secret, 1)
+        dial(server.address, server.secret, 1)
 
 
-def test_one_that_was_never_opened_can_be_closed(dispatcher: Dispatcher) -> None:
+def test_a_server_that_was_never_opened_can_be_closed(dispatcher: Dispatcher) -> None:
     LaneServer(dispatcher).close()
     assert not threads()

@@ -321,7 +321,7 @@ def test_what_was_started_is_gone_after_the_end(hub: Hub, start: Start, effects:
     assert running.wait("20s", until_caught_up=True)
     assert running.stop()
     assert not _lanes()
-    ours = ("headrace-switchboard", "headrace-line", "headrace-work", "headrace-replica")
+    ours = ("headrace-lane-server", "headrace-lane-connection", "headrace-work", "headrace-replica")
     until(lambda: not [n for n in threads() if n.startswith(ours)], "no thread", 5, threads)
     until(lambda: files() <= open_files, "no file is left open", 5)
 
@@ -433,7 +433,7 @@ def test_nobody_sees_the_secret(
     assert running.wait("20s", until_caught_up=True)
     lanes = running.replica._lanes
     assert isinstance(lanes, ProcessLanes)
-    secret = lanes._board.secret
+    secret = lanes._server.secret
     until(lambda: len(_lanes()) == 2, "the one that died is replaced", 10)
     pids = _lanes()
     for pid in pids:

@@ -15,7 +15,8 @@ import pytest
 
 from headrace.core.computations.computation import Computation, computation
 from headrace.core.errors import BadTopology
-from headrace.lanes.loading import fingerprint, load_topology
+from headrace.lanes.fingerprint import fingerprint
+from headrace.lanes.loading import load_topology
 
 HEAD = """\
 from headrace.core.computations.computation import computation
@@ -369,7 +370,7 @@ def test_what_was_typed_in_is_told_apart_by_what_it_does() -> None:
 def test_what_was_typed_in_has_one_fingerprint_in_every_process() -> None:
     code = (
         "from headrace.core.computations.computation import computation\n"
-        "from headrace.lanes.loading import fingerprint\n"
+        "from headrace.lanes.fingerprint import fingerprint\n"
         f"names = {{'__name__': 'prompt'}}; exec({_TYPED[2]!r}, names)\n"
         "print(fingerprint(computation(inputs='x')(names['do'])))"
     )

@@ -17,7 +17,7 @@ import pytest
 
 import headrace
 from headrace.core.errors import BadTopology
-from headrace.engines import lane_spec
+from headrace.engines.remote_lane import is_lane
 from headrace.hub.hub import Hub
 from headrace.process import failpoints
 from headrace.testing.children import until
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 OURS = (
-    "headrace-switchboard", "headrace-line", "headrace-work", "headrace-replica",
+    "headrace-lane-server", "headrace-lane-connection", "headrace-work", "headrace-replica",
     "headrace-spark-job", "headrace-spark-cancel",
 )  # fmt: skip
 
@@ -322,7 +322,7 @@ def _workers(spark: SparkSession, count: int) -> dict[int, dict[str, Any]]:
             "handlers": list(map(repr, log.handlers)),
             "level": log.level,
             "failpoints": repr(failpoints.armed_now()),
-            "is lane": lane_spec.in_lane,
+            "is lane": is_lane(),
             "signals": [str(signal.getsignal(number)) for number in range(1, 32)],
             "threads": sorted(thread.name for thread in threading.enumerate()),
             "files": sorted(os.readlink(file) for file in files if os.path.exists(file)),

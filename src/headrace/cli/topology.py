@@ -14,7 +14,8 @@ from headrace.core.computations.policy import Policy
 from headrace.core.computations.topology import Topology
 from headrace.core.errors import BadSetting
 from headrace.hub.settings_file import settings_here
-from headrace.lanes.loading import fingerprint, load_topology
+from headrace.lanes.fingerprint import fingerprint
+from headrace.lanes.loading import load_topology
 from headrace.ops.drawing import drawn, mermaid, shown_policy
 
 

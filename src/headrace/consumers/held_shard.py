@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
-from operator import length_hint
 
 from headrace.core.groups.handed_out import HandedOut
-from headrace.core.model import Record, ShardId
+from headrace.core.model import ShardId
 from headrace.core.ports import Grant, ReadResult
 from headrace.core.records.batch import Batch
+from headrace.core.records.cuttable_rows import CuttableRows
 
 TURN_S = 0.05
 """About how long the records of one shard are handed out before another shard has its turn."""
@@ -21,46 +20,25 @@ FIRST_TURN = 16
 """Records of the first turn, when it is not known yet how long they take."""
 
 
-class Handout:
+class Handout(CuttableRows):
     """Some rows of a batch, being handed out one by one or all together."""
 
-    __slots__ = (
-        "_gate", "_rows", "batch", "begin", "end", "holding", "is_cut", "is_looped", "left", "next",
-        "whole",
-    )  # fmt: skip
+    __slots__ = ("holding", "is_looped", "next", "whole")
 
     def __init__(self, holding: HeldShard, batch: Batch, begin: int, end: int, next: int) -> None:
+        super().__init__(batch, begin, end)
         self.holding = holding
-        self.batch = batch
-        self.begin = begin
-        self.end = end
         self.next = next
         """The offset to go on at when all of it is done."""
-        # Nothing is counted or asked for each record: how many rows are left tells what was handed
-        # out, and the gate, emptied by another thread, ends the iteration at once.
-        self._gate = [batch] * (end - begin)
-        self._rows = iter(range(begin, end))
-        self.left: Iterator[Record] = map(Record, self._gate, self._rows)
         self.whole = False
         """It was handed out all together."""
-        self.is_cut = False
         self.is_looped = False
         """Handed out by a loop, which may be left in the middle."""
-
-    @property
-    def given(self) -> int:
-        """The row that is handed out next."""
-        return self.end - length_hint(self._rows)
 
     def give_all(self) -> int:
         """Hand out what is left; the row behind it."""
         deque(self.left, maxlen=0)
         return self.given
-
-    def cut(self) -> None:
-        """No more of it shall be handed out."""
-        self.is_cut = True
-        self._gate.clear()
 
     @property
     def done(self) -> int:

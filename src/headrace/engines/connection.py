@@ -1,11 +1,11 @@
 """Messages between a dispatcher and lanes in other processes: a socket, a length, MessagePack.
 
-Both ends prove that they know the secret of this run before anything else is said, and every
-message is sealed with it, so that nobody can put in, change or repeat one. It is not encrypted:
-records do not pass here, but names, offsets and messages of errors do. Nothing that comes in is
-executed, and nothing longer than a message can be is read.
+`handshake` makes a connection: both ends prove that they know the secret of the run. From then on
+every message is sealed with a key of the connection, so that a message cannot be inserted, changed
+or repeated. Messages are not encrypted: records do not pass here, but names, offsets and texts of
+errors do. Nothing that arrives is executed, and nothing longer than `MESSAGE_BYTES_MAX` is read.
 
-An address is ``unix:@name`` (no file: it is gone with its process, whatever ends that), or
+An address is ``unix:@name`` (it has no file, so it ends with its process, however that ends), or
 ``tcp:host:port``.
 """
 
@@ -16,8 +16,6 @@ import secrets
 import socket
 import struct
 import threading
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -25,8 +23,9 @@ import msgspec
 
 from headrace.core.errors import BadSetting, Refused
 from headrace.lanes.protocol import (
+    Alive,
     Ask,
-    Beat,
+    CannotWork,
     Close,
     Cut,
     Failed,
@@ -38,47 +37,32 @@ from headrace.lanes.protocol import (
 )
 
 MESSAGE_BYTES_MAX = 1024 * 1024
-GREETING_S = 10.0
-AGAIN_S = 0.02
-SEND_S_MAX = 5.0
-"""Who does not take what the dispatcher sends for so long, is lost."""
-KEEPALIVE_S = 5
-"""Another machine that says nothing is asked so often whether it is there; after three times it is
-gone."""
 
 _HEAD = struct.Struct(">I16s")
-_NONCE_BYTES = 32
-_LANE = struct.Struct(">Q")
-_PART_BYTES = 65_536
 _AHEAD_BYTES = 4_096
 _TIMEVAL = struct.Struct("@ll")
 
+FromLane = Ask | Failed | Report | Progress | CannotWork | Logged
+ToLane = Work | Judged | Cut | Alive | Close
 
-class Unfit(msgspec.Struct, tag="unfit", frozen=True):
-    """The lane cannot work, and why: said instead of its first ask."""
-
-    why: str
-
-
-FromLane = Ask | Failed | Report | Progress | Unfit | Logged
-ToLane = Work | Judged | Cut | Beat | Close
+FROM_LANE_DECODER = msgspec.msgpack.Decoder(FromLane)
+TO_LANE_DECODER = msgspec.msgpack.Decoder(ToLane)
 
 _encode = msgspec.msgpack.Encoder().encode
-_from_lane = msgspec.msgpack.Decoder(FromLane)
-_to_lane = msgspec.msgpack.Decoder(ToLane)
 
 
 class Connection:
-    """One end of a connection; sends from any thread, receives from one."""
+    """One end of a connection. Any thread may send; one thread receives."""
 
     def __init__(self, connected: socket.socket, decoder: Any, keys: tuple[bytes, bytes]) -> None:
+        """``keys`` seal the messages that leave here and those that arrive here."""
         self._socket = connected
         self._decoder = decoder
         self._key_out, self._key_in = keys
         self._sent = self._received = 0
         self._sending = threading.Lock()
         self._ahead = bytearray()
-        """Received, but not taken yet."""
+        """Bytes that are received and not taken yet."""
 
     def send(self, message: FromLane | ToLane) -> None:
         data = _encode(message)
@@ -94,12 +78,12 @@ class Connection:
                 raise
 
     def receive(self) -> Any:
-        """The next message; None at the end, or for what is none."""
-        head = self._taken(_HEAD.size)
+        """The next message; None at the end, or if what arrives is no message."""
+        head = self._take(_HEAD.size)
         if head is None:
             return None
         size, seal = _HEAD.unpack(head)
-        data = self._taken(size) if size <= MESSAGE_BYTES_MAX else None
+        data = self._take(size) if size <= MESSAGE_BYTES_MAX else None
         if data is None or not hmac.compare_digest(seal, _seal(self._key_in, self._received, data)):
             return None
         self._received += 1
@@ -108,9 +92,9 @@ class Connection:
         except (msgspec.MsgspecError, ValueError, RecursionError):
             return None
 
-    def _taken(self, size: int) -> bytes | None:
-        """So many bytes; None at the end. What came with them is kept: messages often come in
-        pairs."""
+    def _take(self, size: int) -> bytes | None:
+        """The next ``size`` bytes; None at the end. Bytes that arrive with them are kept: messages
+        often come in pairs."""
         while len(self._ahead) < size:
             try:
                 part = self._socket.recv(_AHEAD_BYTES)
@@ -124,37 +108,37 @@ class Connection:
         return taken
 
     def hang_up(self) -> None:
-        """Nothing more is sent or received; from any thread."""
+        """End the connection: nothing more is sent or received. Any thread may call this."""
         with suppress(OSError):  # the other end was quicker
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """By the thread that receives: another could be about to read from what has the same
-        number next."""
+        """To be called by the thread that receives. From another thread, the receiver could read
+        from a file that got the same number meanwhile."""
         self.hang_up()
         with self._sending:
             self._socket.close()
 
     def expect_within(self, seconds: float) -> None:
-        """What stays silent for longer is taken for gone."""
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(seconds))
+        """Take the other end for gone if nothing arrives for longer than this."""
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval(seconds))
 
     def detach(self) -> int:
-        """The number of the open connection: it is the caller's from now on."""
+        """The file number of the open connection, which belongs to the caller from now on."""
         return self._socket.detach()
 
     def forget(self) -> None:
-        """In a fork: the connection is its parent's, and so is whoever was about to send."""
+        """In a fork: the connection, and the thread that may hold its lock, are the parent's."""
         self._sending = threading.Lock()
         self._socket.close()
 
 
 def listen(address: str, *, beyond_this_host: bool = False) -> tuple[socket.socket, str]:
-    """A socket that listens, and the address to call it by. ``unix:`` makes up a name, port 0 takes
-    a free one."""
+    """A listening socket and its full address. ``unix:`` makes up a name; port 0 takes a free
+    port."""
     if address == "unix:":
         address = f"unix:@headrace-{secrets.token_hex(16)}"
-    family, place = _place(address)
+    family, place = parse_address(address)
     if isinstance(place, tuple) and not beyond_this_host and not _is_loopback(place[0]):
         raise BadSetting(
             f"{address}: others than this machine could call there; use tcp:127.0.0.1:0, or say "
@@ -173,73 +157,8 @@ def listen(address: str, *, beyond_this_host: bool = False) -> tuple[socket.sock
     return made, address
 
 
-class Wordless(Refused):
-    """A caller that hung up, or said nothing in time: perhaps a lane that was killed meanwhile."""
-
-
-def dial(address: str, secret: bytes, lane: int) -> Connection:
-    """The lane's end of a new connection; `Refused` if there is none to be had."""
-    family, place = _place(address)
-    connected = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        connected.settimeout(GREETING_S)
-        _connect(connected, place)
-        return greeted(connected, secret, lane)
-    except OSError as why:
-        connected.close()
-        raise Refused(f"{address}: the dispatcher does not answer: {why}") from None
-    except Refused:
-        connected.close()
-        raise
-
-
-def accept(
-    connected: socket.socket,
-    secret: bytes,
-    admits: Callable[[int, Connection], bool] = lambda lane, wire: True,
-) -> tuple[int, Connection]:
-    """The dispatcher's end, and the number of the lane at the other; `Refused` if it does not know
-    the secret, or is not admitted. Only then the other end hears that it may speak."""
-    until_s = time.monotonic() + GREETING_S
-    connected.settimeout(GREETING_S)
-    challenge = secrets.token_bytes(_NONCE_BYTES)
-    connected.sendall(challenge)
-    hello = _exactly(connected, _LANE.size + _NONCE_BYTES + _NONCE_BYTES, until_s)
-    if hello is None:
-        raise Wordless("it did not say who it is")
-    who, theirs, proof = hello[:8], hello[8 : 8 + _NONCE_BYTES], hello[8 + _NONCE_BYTES :]
-    if not hmac.compare_digest(proof, _proof(secret, b"lane", challenge + who + theirs)):
-        raise Refused("it does not know the secret of this run")
-    connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(SEND_S_MAX))
-    (lane,) = _LANE.unpack(who)
-    wire = Connection(_alive(connected), _from_lane, _keys(secret, challenge + who + theirs))
-    if not admits(lane, wire):
-        raise Refused(f"nobody waits for a lane {lane}")
-    connected.sendall(_proof(secret, b"dispatcher", theirs + challenge))
-    connected.settimeout(None)
-    return lane, wire
-
-
-def greeted(connected: socket.socket, secret: bytes, lane: int) -> Connection:
-    """The lane's end; `Refused` if the other one does not know the secret."""
-    until_s = time.monotonic() + GREETING_S
-    connected.settimeout(GREETING_S)
-    challenge = _exactly(connected, _NONCE_BYTES, until_s)
-    if challenge is None:
-        raise Refused("the dispatcher ended before it said who it is")
-    who, own = _LANE.pack(lane), secrets.token_bytes(_NONCE_BYTES)
-    connected.sendall(who + own + _proof(secret, b"lane", challenge + who + own))
-    proof = _exactly(connected, _NONCE_BYTES, until_s)
-    if proof is None or not hmac.compare_digest(
-        proof, _proof(secret, b"dispatcher", own + challenge)
-    ):
-        raise Refused("somebody who does not know the secret of this run said to be the dispatcher")
-    connected.settimeout(None)
-    to_lane, from_lane = _keys(secret, challenge + who + own)
-    return Connection(_alive(connected), _to_lane, (from_lane, to_lane))
-
-
-def _place(address: str) -> tuple[socket.AddressFamily, str | tuple[str, int]]:
+def parse_address(address: str) -> tuple[socket.AddressFamily, str | tuple[str, int]]:
+    """An address as `socket` takes it; `BadSetting` if it is none."""
     kind, _, rest = address.partition(":")
     if kind == "unix" and len(rest) > 1:
         return socket.AF_UNIX, "\0" + rest[1:] if rest[0] == "@" else rest
@@ -250,63 +169,14 @@ def _place(address: str) -> tuple[socket.AddressFamily, str | tuple[str, int]]:
     raise BadSetting(f"address {address!r}: write it as unix:@name or tcp:host:port")
 
 
-def _connect(connected: socket.socket, place: str | tuple[str, int]) -> None:
-    until_s = time.monotonic() + GREETING_S
-    while True:
-        try:
-            return connected.connect(place)
-        except BlockingIOError:  # many others call
-            if time.monotonic() > until_s:
-                raise
-            time.sleep(AGAIN_S)
+def timeval(seconds: float) -> bytes:
+    """A duration as socket options take it."""
+    return _TIMEVAL.pack(int(seconds), int(seconds % 1 * 1_000_000))
 
 
 def _is_loopback(host: str) -> bool:
     return host in ("localhost", "::1") or host.startswith("127.")
 
 
-def _alive(connected: socket.socket) -> socket.socket:
-    """Another machine that is switched off says no goodbye."""
-    if connected.family != socket.AF_UNIX:
-        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for option, value in (
-            (socket.TCP_NODELAY, 1),
-            (socket.TCP_KEEPIDLE, KEEPALIVE_S),
-            (socket.TCP_KEEPINTVL, KEEPALIVE_S),
-            (socket.TCP_KEEPCNT, 3),
-        ):
-            connected.setsockopt(socket.IPPROTO_TCP, option, value)
-    return connected
-
-
-def _timeval(seconds: float) -> bytes:
-    return _TIMEVAL.pack(int(seconds), int(seconds % 1 * 1_000_000))
-
-
-def _keys(secret: bytes, said: bytes) -> tuple[bytes, bytes]:
-    """Of this connection: for what goes to the lane, and for what comes from it."""
-    return _proof(secret, b"to lane", said), _proof(secret, b"from lane", said)
-
-
-def _proof(secret: bytes, role: bytes, said: bytes) -> bytes:
-    return hmac.digest(secret, role + b":" + said, "sha256")
-
-
 def _seal(key: bytes, number: int, data: bytes) -> bytes:
     return hmac.digest(key, number.to_bytes(8, "big") + data, "sha256")[:16]
-
-
-def _exactly(connected: socket.socket, size: int, until_s: float | None = None) -> bytes | None:
-    """So many bytes; None if it ends before, or they are not there by then."""
-    parts = bytearray()
-    while len(parts) < size:
-        try:
-            if until_s is not None:  # for all of them: who sends one byte at a time gains nothing
-                connected.settimeout(max(until_s - time.monotonic(), 0.001))
-            part = connected.recv(min(size - len(parts), _PART_BYTES))
-        except OSError:
-            return None
-        if not part:
-            return None
-        parts += part
-    return bytes(parts)

@@ -1,4 +1,4 @@
-"""The lane's end of the wire to its dispatcher."""
+"""The dispatcher as a lane in another process sees it: behind a connection."""
 
 from __future__ import annotations
 
@@ -8,52 +8,65 @@ import time
 
 import msgspec
 
+from headrace.core.computations.verdict import Verdict
 from headrace.core.errors import LaneLost
 from headrace.engines.connection import Connection
-from headrace.lanes.lane import Lane
-from headrace.lanes.protocol import Ask, Close, Cut, Failed, Judged, Progress, Report, Work
+from headrace.lanes.protocol import (
+    Ask,
+    Close,
+    Cut,
+    Failed,
+    Judged,
+    LaneAtWork,
+    Progress,
+    Report,
+    Work,
+)
 
 PROGRESS_S = 0.1
-BEAT_S = 0.2
-"""As long as it works it says so at least so often."""
+UNCHANGED_S = 0.2
+"""How often a lane at work sends its progress, even if it has made none."""
 REASON_CHARS_MAX = 10_000
 
 
 class DispatcherClient:
-    """The dispatcher at the other end of a wire."""
+    """One thread receives, another sends the lane's progress; the lane's own thread asks and
+    reports."""
 
-    def __init__(self, wire: Connection) -> None:
-        self._wire = wire
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
         self._work: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
-        self._verdicts: queue.SimpleQueue[Judged | None] = queue.SimpleQueue()
+        self._verdicts: queue.SimpleQueue[Verdict | None] = queue.SimpleQueue()
         self._is_closed = False
+        """The dispatcher has said that there is no more work."""
         self._is_over = False
         self._busy = threading.Event()
         self._to_cut: int | None = None
+        """The number of the slice that the dispatcher last wanted to end."""
         self._threads = [
-            threading.Thread(target=self._hear, name="headrace-desk", daemon=True),
-            threading.Thread(target=self._tell_progress, name="headrace-progress", daemon=True),
+            threading.Thread(target=self._receive, name="headrace-dispatcher-client", daemon=True),
+            threading.Thread(target=self._send_progress, name="headrace-progress", daemon=True),
         ]
-        self.lane: Lane | None = None
+        self._lane: LaneAtWork | None = None
 
-    def open(self, lane: Lane) -> None:
-        self.lane = lane
+    def open(self, lane: LaneAtWork) -> None:
+        self._lane = lane
         for thread in self._threads:
             thread.start()
 
     def close(self) -> None:
-        """The lane has ended, and with it the wire."""
+        """The lane has ended; the connection ends with it."""
         self._is_over = True
         self._busy.set()
-        self._wire.hang_up()
+        self._connection.hang_up()
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join()
-        self._wire.close()
+        self._connection.close()
 
     def ask(self, lane: int) -> Work | None:
         self._busy.clear()
-        self._wire.send(Ask())
+        self._connection.send(Ask())
         work = self._work.get()
         if work is None and not self._is_closed:
             raise LaneLost("the dispatcher is gone")
@@ -61,8 +74,8 @@ class DispatcherClient:
             self._busy.set()
         return work
 
-    def failed(self, lane: int, failed: Failed) -> Judged:
-        self._wire.send(failed)
+    def failed(self, lane: int, failed: Failed) -> Verdict:
+        self._connection.send(failed)
         verdict = self._verdicts.get()
         if verdict is None:
             raise LaneLost("the dispatcher is gone")
@@ -70,16 +83,16 @@ class DispatcherClient:
 
     def report(self, lane: int, report: Report) -> None:
         if report.reason:
-            report = msgspec.structs.replace(report, reason=tellable(report.reason))
-        self._wire.send(report)
+            report = msgspec.structs.replace(report, reason=sendable(report.reason))
+        self._connection.send(report)
 
-    def _hear(self) -> None:
-        while (message := self._wire.receive()) is not None:
+    def _receive(self) -> None:
+        while (message := self._connection.receive()) is not None:
             match message:
                 case Work():
                     self._work.put(message)
                 case Judged():
-                    self._verdicts.put(message)
+                    self._verdicts.put(message.verdict)
                 case Cut():
                     self._to_cut = message.number
                     self._cut()
@@ -87,30 +100,31 @@ class DispatcherClient:
                     self._is_closed = True
                     break
                 case _:
-                    pass  # a beat: it was heard
+                    pass  # Alive: that it arrived is enough
         self._work.put(None)
         self._verdicts.put(None)
 
     def _cut(self) -> None:
-        if self.lane is not None and self._to_cut is not None:
-            self.lane.cut(self._to_cut)
+        if self._lane is not None and self._to_cut is not None:
+            self._lane.cut(self._to_cut)
 
-    def _tell_progress(self) -> None:
-        said, said_s = None, 0.0
+    def _send_progress(self) -> None:
+        sent: Progress | None = None
+        sent_s = 0.0
         while self._busy.wait() and not self._is_over:
             time.sleep(PROGRESS_S)
-            self._cut()  # it may have come before the lane had the slice in hand
-            hand = None if self.lane is None else self.lane.hand
+            self._cut()  # the message may have come before the lane had the slice in hand
+            progress = None if self._lane is None else self._lane.progress()
             now_s = time.monotonic()
-            now = None if hand is None else (hand.number, hand.offset)
-            if now is not None and (now != said or now_s - said_s > BEAT_S):
+            if progress is not None and (progress != sent or now_s - sent_s > UNCHANGED_S):
                 try:
-                    self._wire.send(Progress(*now))
+                    self._connection.send(progress)
                 except OSError:
                     return
-                said, said_s = now, now_s
+                sent, sent_s = progress, now_s
 
 
-def tellable(text: str) -> str:
-    """Messages of errors may be of any length, and hold what is no text."""
+def sendable(text: str) -> str:
+    """The text of an error as it can be sent: errors may be of any length, and may hold characters
+    that cannot be encoded."""
     return text[:REASON_CHARS_MAX].encode(errors="backslashreplace").decode()

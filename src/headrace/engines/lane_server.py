@@ -1,4 +1,4 @@
-"""Where lanes of other processes call their dispatcher: a socket that only this run can use."""
+"""The server that lanes of other processes call: a socket that only this run can use."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from headrace.core.errors import LaneLost, Refused
-from headrace.engines.connection import Connection, FromLane, Unfit, Wordless, accept, listen
-from headrace.engines.engine import Progress as Seen
+from headrace.engines.connection import Connection, FromLane, listen
+from headrace.engines.handshake import NoGreeting, accept
 from headrace.engines.lifeline import LIFELINE
 from headrace.lanes.protocol import (
+    Alive,
     Ask,
-    Beat,
+    CannotWork,
     Close,
     Cut,
     DispatcherPort,
     Failed,
+    Judged,
     Logged,
     Progress,
     Report,
@@ -34,43 +36,47 @@ from headrace.process.queues import taken_within
 
 log = logging.getLogger("headrace")
 
-GREETINGS_MAX = 64
-"""So many may be about to say who they are; one more, and the first of them has to go."""
+HANDSHAKES_MAX = 64
+"""How many callers may be in their handshake at once; one more, and the first of them is turned
+away."""
 FRESH_S = 1.0
-"""A lane that works and has said nothing for so long: nothing is known of it."""
+"""How long the last progress of a lane is believed."""
 AGAIN_S = 0.1
-SAY_S = 10.0
-"""Callers that are turned away get a line in the log so often, not each of them."""
+LOG_S = 10.0
+"""How often the log gets a line about callers that are turned away: not for each of them."""
 
 _CREDENTIALS = struct.Struct("@iII")
 
-Box = queue.SimpleQueue[Work | None]
+WorkQueue = queue.SimpleQueue[Work | None]
 T = TypeVar("T")
 
 
 @dataclass(slots=True, eq=False)
-class _LaneConnection:
-    """To one lane, from its first word on."""
+class _ConnectedLane:
+    """A lane from the end of its handshake on."""
 
-    wire: Connection
+    connection: Connection
     has_asked: bool = False
-    unfit: str | None = None
-    seen: Seen | None = None
-    seen_s: float = 0.0
+    cannot_work: str | None = None
+    """Why the lane cannot begin, if it has said so."""
+    progress: Progress | None = None
+    progress_s: float = 0.0
+    """When the last progress arrived."""
     cut: int | None = None
-    """The slice that was last told to end."""
-    box: Box | None = None
-    """Where its next work comes from."""
+    """The number of the slice that the lane was last told to end."""
+    work: WorkQueue | None = None
+    """The queue that the lane's next work comes from."""
     lifeline: Connection | None = None
-    """Nothing is said there: it is cut when the lane shall die."""
+    """Nothing is sent on it; it is closed when the lane shall die."""
     over: threading.Event = field(default_factory=threading.Event)
-    """All it said was heard."""
+    """Everything that the lane sent is received."""
 
 
 class LaneServer:
-    """Listens from `open` to `close`; one thread for each lane hears, another sends it its work.
+    """Listens from `open` to `close`. Each lane has two threads here: one receives, the other sends
+    the lane its work.
 
-    Nothing here waits for a lane, but `hear_out` by the given time."""
+    No method waits for a lane, except `receive_rest`, which takes a time."""
 
     def __init__(
         self,
@@ -78,26 +84,27 @@ class LaneServer:
         address: str = "unix:",
         *,
         beyond_this_host: bool = False,
-        beat_s: float | None = None,
+        alive_s: float | None = None,
     ) -> None:
-        """With ``beat_s`` lanes that wait for work hear that often that somebody is there."""
+        """Every ``alive_s`` a lane that waits for work is told that the replica lives; None: it is
+        not told."""
         self.address = address
-        """From `open` on, where lanes call."""
+        """From `open` on, the full address that lanes call."""
         self.secret = secrets.token_bytes(32)
         self._dispatcher = dispatcher
         self._beyond_this_host = beyond_this_host
-        self._beat_s = beat_s
+        self._alive_s = alive_s
         self._listening: socket.socket | None = None
         self._accepting = threading.Thread(
-            target=self._accept, name="headrace-switchboard", daemon=True
+            target=self._accept, name="headrace-lane-server", daemon=True
         )
         self._lock = threading.Lock()
         self._expected: set[int] = set()
-        self._greeting: dict[socket.socket, None] = {}
-        self._lines: dict[int, _LaneConnection] = {}
+        self._in_handshake: dict[socket.socket, None] = {}
+        self._lanes: dict[int, _ConnectedLane] = {}
         self._closed = threading.Event()
         self._turned_away = 0
-        self._said_s = -SAY_S
+        self._logged_s = -LOG_S
 
     def open(self) -> None:
         self._listening, self.address = listen(
@@ -106,75 +113,78 @@ class LaneServer:
         self._accepting.start()
 
     def expect(self, lane: int) -> None:
-        """A lane of that number will call."""
+        """Let a lane of this number in when it calls."""
         self._dispatcher.enter(lane)
         with self._lock:
             self._expected.add(lane)
 
     def cut(self, lane: int, number: int) -> None:
-        line = self._lines.get(lane)
-        # Once for each slice: what a stopped process does not read would fill its socket, and
-        # whoever sends would wait.
-        if line is not None and line.cut != number:
-            line.cut = number
-            with suppress(OSError):  # it is gone: that is found elsewhere
-                line.wire.send(Cut(number))
+        """Tell the lane to end this slice behind the record in hand."""
+        connected = self._lanes.get(lane)
+        # Once for each slice: messages that a stopped process does not read would fill its socket,
+        # and the next send would wait.
+        if connected is not None and connected.cut != number:
+            connected.cut = number
+            with suppress(OSError):  # the lane is gone: `is_disconnected` tells
+                connected.connection.send(Cut(number))
 
-    def progress(self, lane: int) -> Seen | None:
-        line = self._lines.get(lane)
-        if line is None or time.monotonic() - line.seen_s > FRESH_S:
+    def progress(self, lane: int) -> Progress | None:
+        """The lane's last progress, if it is fresh."""
+        connected = self._lanes.get(lane)
+        if connected is None or time.monotonic() - connected.progress_s > FRESH_S:
             return None
-        return line.seen
+        return connected.progress
 
     def has_asked(self, lane: int) -> bool:
-        line = self._lines.get(lane)
-        return line is not None and line.has_asked
+        """Whether the lane has begun to work."""
+        connected = self._lanes.get(lane)
+        return connected is not None and connected.has_asked
 
-    def unfit(self, lane: int) -> str | None:
-        """Why it cannot work, if it said so."""
-        line = self._lines.get(lane)
-        return None if line is None else line.unfit
+    def cannot_work(self, lane: int) -> str | None:
+        """Why the lane cannot begin, if it has said so."""
+        connected = self._lanes.get(lane)
+        return None if connected is None else connected.cannot_work
 
-    def is_over(self, lane: int) -> bool:
-        """Whether its connection has broken."""
-        line = self._lines.get(lane)
-        return line is not None and line.over.is_set()
+    def is_disconnected(self, lane: int) -> bool:
+        """Whether the lane's connection has ended."""
+        connected = self._lanes.get(lane)
+        return connected is not None and connected.over.is_set()
 
-    def hear_out(self, lane: int, timeout_s: float) -> None:
-        """Hear the last words of one that has ended."""
-        line = self._lines.get(lane)
-        if line is not None:
-            line.over.wait(timeout_s)
+    def receive_rest(self, lane: int, timeout_s: float) -> None:
+        """Receive what a lane that has ended sent before."""
+        connected = self._lanes.get(lane)
+        if connected is not None:
+            connected.over.wait(timeout_s)
 
-    def sever(self, lane: int) -> None:
-        """Have it killed, if it still lives; what it said before is heard."""
-        line = self._lines.get(lane)
-        if line is not None and line.lifeline is not None:
-            line.lifeline.close()
+    def cut_lifeline(self, lane: int) -> None:
+        """Have the lane killed, if it still lives. What it sent before is received."""
+        connected = self._lanes.get(lane)
+        if connected is not None and connected.lifeline is not None:
+            connected.lifeline.close()
 
-    def hang_up(self, lane: int) -> None:
-        """Hear nothing of it any more."""
+    def disconnect(self, lane: int) -> None:
+        """Receive nothing more of the lane, and have it killed."""
         with self._lock:
             self._expected.discard(lane)
-            line = self._lines.pop(lane, None)
-        if line is not None:
-            _cut_off(line)
+            connected = self._lanes.pop(lane, None)
+        if connected is not None:
+            _disconnect(connected)
 
     def close(self) -> None:
         with self._lock:
             self._closed.set()
-            lines, self._lines = list(self._lines.values()), {}
-            greeting = list(self._greeting)
-        for line in lines:
-            _cut_off(line)
-        for connected in greeting:
-            _hang_up(connected)
+            lanes, self._lanes = list(self._lanes.values()), {}
+            in_handshake = list(self._in_handshake)
+        for connected in lanes:
+            _disconnect(connected)
+        for caller in in_handshake:
+            _hang_up(caller)
         if self._listening is not None:
             _hang_up(self._listening)  # closing alone would leave the thread in its accept
             self._accepting.join()
             self._listening.close()
-        for line in lines:
-            line.over.wait(AGAIN_S)
+        for connected in lanes:
+            connected.over.wait(AGAIN_S)
 
     # Callers
 
@@ -182,175 +192,181 @@ class LaneServer:
         assert self._listening is not None
         while not self._closed.is_set():
             try:
-                connected, _ = self._listening.accept()
+                caller, _ = self._listening.accept()
             except OSError as why:
-                if not self._closed.wait(AGAIN_S):  # there may be files to open again
+                if not self._closed.wait(AGAIN_S):  # files may be free again by then
                     self._turn_away(why)
                 continue
-            if not _is_own(connected):
+            if not _is_own(caller):
                 self._turn_away("it is another user's")
-                connected.close()
+                caller.close()
                 continue
-            self._take(connected)
+            self._take(caller)
 
-    def _take(self, connected: socket.socket) -> None:
+    def _take(self, caller: socket.socket) -> None:
         with self._lock:
             if self._closed.is_set():
-                connected.close()
+                caller.close()
                 return
-            while len(self._greeting) >= GREETINGS_MAX:
-                # Who knows the secret says so at once.
-                oldest = next(iter(self._greeting))
-                del self._greeting[oldest]
+            while len(self._in_handshake) >= HANDSHAKES_MAX:
+                # A lane sends its proof at once: the oldest caller is none.
+                oldest = next(iter(self._in_handshake))
+                del self._in_handshake[oldest]
                 _hang_up(oldest)
-            self._greeting[connected] = None
+            self._in_handshake[caller] = None
         try:
             threading.Thread(
-                target=self._serve, args=(connected,), name="headrace-line", daemon=True
+                target=self._serve, args=(caller,), name="headrace-lane-connection", daemon=True
             ).start()
         except RuntimeError as why:  # no more threads
             self._turn_away(why)
             with self._lock:
-                self._greeting.pop(connected, None)
-            connected.close()
+                self._in_handshake.pop(caller, None)
+            caller.close()
 
-    def _serve(self, connected: socket.socket) -> None:
-        line: _LaneConnection | None = None
-        is_kept = False
+    def _serve(self, caller: socket.socket) -> None:
+        connected: _ConnectedLane | None = None
+        is_lifeline = False
 
-        def admits(lane: int, wire: Connection) -> bool:
-            nonlocal line, is_kept
+        def admits(lane: int, connection: Connection) -> bool:
+            nonlocal connected, is_lifeline
             with self._lock:
-                self._greeting.pop(connected, None)
+                self._in_handshake.pop(caller, None)
                 if lane & LIFELINE:
-                    known = self._lines.get(lane ^ LIFELINE)
-                    is_kept = known is not None and known.lifeline is None
-                    if known is not None and is_kept:
-                        known.lifeline = wire
-                    return is_kept
+                    known = self._lanes.get(lane ^ LIFELINE)
+                    is_lifeline = known is not None and known.lifeline is None
+                    if known is not None and is_lifeline:
+                        known.lifeline = connection
+                    return is_lifeline
                 if lane not in self._expected or self._closed.is_set():
                     return False
                 self._expected.discard(lane)
-                line = self._lines[lane] = _LaneConnection(wire)
+                connected = self._lanes[lane] = _ConnectedLane(connection)
                 return True
 
         try:
-            lane, _ = accept(connected, self.secret, admits)
-        except (Wordless, OSError) as why:
+            lane, _ = accept(caller, self.secret, admits)
+        except (NoGreeting, OSError) as why:
             log.info("a caller of the dispatcher hung up: %s", why)
         except Refused as why:
             if not self._closed.is_set():
                 self._turn_away(why)
         else:
-            if line is not None:
-                self._hear(lane, line)
+            if connected is not None:
+                self._receive(lane, connected)
         with self._lock:
-            self._greeting.pop(connected, None)
-        if line is not None:
-            line.over.set()
-            line.wire.close()
-        elif not is_kept:
-            connected.close()
+            self._in_handshake.pop(caller, None)
+        if connected is not None:
+            connected.over.set()
+            connected.connection.close()
+        elif not is_lifeline:
+            caller.close()
 
     def _turn_away(self, why: object) -> None:
         with self._lock:
             self._turned_away += 1
             now_s = time.monotonic()
-            if now_s - self._said_s < SAY_S:
+            if now_s - self._logged_s < LOG_S:
                 return
-            self._said_s = now_s
+            self._logged_s = now_s
             count = self._turned_away
         log.warning("a caller of the dispatcher was turned away, the %d.: %s", count, why)
 
     # Lanes
 
-    def _hear(self, lane: int, line: _LaneConnection) -> None:
-        boxes: queue.SimpleQueue[Box | None] = queue.SimpleQueue()
+    def _receive(self, lane: int, connected: _ConnectedLane) -> None:
+        """Act on the messages of a lane until its connection ends."""
+        to_send: queue.SimpleQueue[WorkQueue | None] = queue.SimpleQueue()
         sender = threading.Thread(
             target=_send_work,
-            args=(line.wire, boxes, self._beat_s),
+            args=(connected.connection, to_send, self._alive_s),
             name=f"headrace-work-{lane}",
             daemon=True,
         )
         try:
             sender.start()
-            while (message := line.wire.receive()) is not None:
-                self._heard(lane, line, message, boxes)
+            while (message := connected.connection.receive()) is not None:
+                self._act_on(message, lane, connected, to_send)
         except LaneLost as why:
             log.warning("lane %d: %s", lane, why)
         except OSError:
-            pass  # its process is gone: that is found elsewhere
+            pass  # the lane's process is gone: `is_disconnected` tells
         except Exception:
             log.exception("lane %d is lost by a mistake", lane)
         finally:
-            line.wire.hang_up()
-            boxes.put(None)
-            if line.box is not None:
-                line.box.put(None)  # else the sender would wait there for ever
+            connected.connection.hang_up()
+            to_send.put(None)
+            if connected.work is not None:
+                connected.work.put(None)  # else the sender would wait there for ever
 
-    def _heard(
+    def _act_on(
         self,
-        lane: int,
-        line: _LaneConnection,
         message: FromLane,
-        boxes: queue.SimpleQueue[Box | None],
+        lane: int,
+        connected: _ConnectedLane,
+        to_send: queue.SimpleQueue[WorkQueue | None],
     ) -> None:
         match message:
             case Ask():
-                line.has_asked, line.seen = True, None
-                line.box = self._dispatcher.ask_soon(lane)
+                connected.has_asked, connected.progress = True, None
+                connected.work = self._dispatcher.ask_soon(lane)
                 try:
-                    _send(line.wire, line.box.get_nowait())
+                    _send(connected.connection, connected.work.get_nowait())
                 except queue.Empty:
-                    boxes.put(line.box)
+                    to_send.put(connected.work)
             case Report():
                 self._dispatcher.report(lane, message)
             case Failed():
-                line.wire.send(self._dispatcher.failed(lane, message))
+                connected.connection.send(Judged(self._dispatcher.failed(lane, message)))
             case Progress():
-                line.seen, line.seen_s = Seen(message.number, message.offset), time.monotonic()
-            case Unfit():
-                line.unfit = message.why
+                connected.progress, connected.progress_s = message, time.monotonic()
+            case CannotWork():
+                connected.cannot_work = message.why
             case Logged():
                 log.log(message.level, "%s", message.text)
 
 
 def _send_work(
-    wire: Connection, boxes: queue.SimpleQueue[Box | None], beat_s: float | None
+    connection: Connection,
+    to_send: queue.SimpleQueue[WorkQueue | None],
+    alive_s: float | None,
 ) -> None:
-    def taken(queued: queue.SimpleQueue[T]) -> T:
+    """Send a lane its work as it comes, and signs of life meanwhile."""
+
+    def take(queued: queue.SimpleQueue[T]) -> T:
         while True:
             try:
-                return taken_within(queued, beat_s)
+                return taken_within(queued, alive_s)
             except queue.Empty:
-                wire.send(Beat())
+                connection.send(Alive())
 
     try:
-        while (box := taken(boxes)) is not None:
-            _send(wire, taken(box))
+        while (work := take(to_send)) is not None:
+            _send(connection, take(work))
     except OSError:
-        pass  # its process is gone
+        pass  # the lane's process is gone
 
 
-def _send(wire: Connection, work: Work | None) -> None:
-    wire.send(Close() if work is None else work)
+def _send(connection: Connection, work: Work | None) -> None:
+    connection.send(Close() if work is None else work)
 
 
-def _cut_off(line: _LaneConnection) -> None:
-    """What it still has in hand, it will not commit, if it let this reach it."""
-    line.wire.hang_up()
-    if line.lifeline is not None:
-        line.lifeline.close()
+def _disconnect(connected: _ConnectedLane) -> None:
+    """The lane is killed by its lifeline, and commits no more of the slice in hand. A lane without
+    a lifeline ends when it next receives or sends."""
+    connected.connection.hang_up()
+    if connected.lifeline is not None:
+        connected.lifeline.close()
 
 
-def _is_own(connected: socket.socket) -> bool:
-    """Whether this user calls; on TCP there is no telling, only the secret."""
-    if connected.family != socket.AF_UNIX:
+def _is_own(caller: socket.socket) -> bool:
+    """Whether the caller is this user; on TCP that is not known, and only the secret counts."""
+    if caller.family != socket.AF_UNIX:
         return True
-    told = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return bool(_CREDENTIALS.unpack(told)[1] == os.geteuid())
+    credentials = caller.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return bool(_CREDENTIALS.unpack(credentials)[1] == os.geteuid())
 
 
-def _hang_up(connected: socket.socket) -> None:
+def _hang_up(caller: socket.socket) -> None:
     with suppress(OSError):
-        connected.shutdown(socket.SHUT_RDWR)
+        caller.shutdown(socket.SHUT_RDWR)

@@ -2,62 +2,51 @@
 
 from __future__ import annotations
 
-import json
-import logging
-import os
-import sys
-from collections.abc import Mapping
-from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from headrace.core.computations.settings import RunSettings
 from headrace.core.errors import BadSetting
-from headrace.engines.engine import LaneWork
 
-log = logging.getLogger("headrace")
-
-ERRAND_BYTES_MAX = 1024 * 1024
-"""As much as a pipe takes without anybody reading."""
-
-in_lane = False
-"""This process is a lane."""
+SPEC_BYTES_MAX = 1024 * 1024
+"""How much a pipe takes before the other end reads."""
 
 
 class LaneSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """Plain values: it goes to another process, or another machine."""
+    """Plain values, because they go to another process or another machine."""
 
     hub: str
-    """Where the hub is, as `headrace.open` takes it."""
+    """The address of the hub, as `headrace.open` takes it."""
     reference: str | None
-    """Names the topology; None: it comes along by another way."""
+    """A text that names the topology; None: the topology comes another way."""
     settings: dict[str, Any]
     replica: str
     path: list[str]
-    """Where modules are looked for, in the replica's process."""
+    """Where the replica's process looks for modules."""
     level: int
-    """Of what is logged."""
+    """The level of logging."""
     failing: str = ""
-    """Where it shall go wrong, as ``HEADRACE_FAIL`` says it."""
+    """The fail points that are armed, in the form of ``HEADRACE_FAIL``."""
     codes: dict[str, str]
-    """Which code each computation is."""
+    """Which code each computation is, by name."""
     machine: str | None = None
-    """The machine that it must run on; None: any."""
+    """The machine that the lane must run on; None: any."""
     lease_s: float | None = None
-    """If nothing is heard of the replica for so long, it is of no use any more."""
+    """The lane ends if it hears nothing of its replica for this long."""
     parent: int = 0
-    """The replica's process, where that starts it."""
+    """The replica's process, where that starts the lane."""
     address: str = ""
     secret: bytes = b""
     lane: int = 0
 
     def to_line(self) -> bytes:
         line = msgspec.json.encode(self) + b"\n"
-        if len(line) > ERRAND_BYTES_MAX:
+        if len(line) > SPEC_BYTES_MAX:
             raise BadSetting(
                 "the settings are too long for lanes outside this process: at most "
-                f"{ERRAND_BYTES_MAX} bytes, options included"
+                f"{SPEC_BYTES_MAX} bytes, options included"
             )
         return line
 
@@ -69,38 +58,6 @@ class LaneSpec(msgspec.Struct, frozen=True, kw_only=True):
         return RunSettings(**self.settings)
 
 
-def lane_spec_for(wanted: LaneWork, hub: str) -> LaneSpec:
-    """For lanes that open that hub themselves."""
-    return LaneSpec(
-        hub=hub,
-        reference=wanted.reference,
-        settings=_plain_settings(wanted.settings),
-        replica=wanted.replica,
-        path=[place for place in sys.path if isinstance(place, str)],
-        level=log.getEffectiveLevel(),
-        codes={name: kit.code for name, kit in wanted.kits.items()},
-        parent=os.getpid(),
-    )
-
-
-def _plain_settings(settings: RunSettings) -> dict[str, Any]:
-    """As they will be in another process; `BadSetting` for what would not be the same there."""
-    # How Spark is started, its lanes need not know, and there may be secrets in it.
-    told = asdict(replace(settings, spark={}))
-    for section, values in told.items():
-        if not _is_plain(values):
-            for key, value in values.items() if isinstance(values, Mapping) else ():
-                if not _is_plain(value):
-                    raise BadSetting(
-                        f"{section}: {key} = {value!r} cannot be told to lanes that are no threads "
-                        "of this process: use text, numbers, true or false, lists, and tables with "
-                        "names of text"
-                    )
-    return told
-
-
-def _is_plain(value: object) -> bool:
-    try:
-        return bool(json.loads(json.dumps(value)) == value)
-    except (TypeError, ValueError, RecursionError):
-        return False
+def this_machine() -> str:
+    """The same text in all processes on this machine, until the machine is started anew."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -1,5 +1,5 @@
-"""A lane in another process ends when its replica wants it to, or is gone: whatever its handler
-does meanwhile."""
+"""A lane in another process ends when its replica wants that, or is gone, whatever its handler does
+meanwhile."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import signal
 import threading
 from contextlib import suppress
 
-from headrace.engines.connection import Connection, dial
+from headrace.engines.handshake import dial
 
 LIFELINE = 1 << 63
 """Added to the number of a lane that calls for its lifeline."""
 
 
 class Lifeline:
-    """An open file that says nothing as long as all is well. When its other end is closed, the
-    kernel kills the process group of this lane, even if a handler never lets a thread run, or
+    """An open file on which nothing arrives as long as all is well. When its other end is closed,
+    the kernel kills the process group of this lane, even if a handler never lets a thread run, or
     ignores signals. A thread does the same where the kernel does not, and when the parent ends."""
 
     def __init__(self, file: int, parent: int) -> None:
@@ -38,11 +38,11 @@ class Lifeline:
             self._watched.register(watched, select.POLLIN)
         self._have_kernel_kill()
         if os.getppid() != self._parent:
-            end()  # it has ended before
+            end()  # the parent has ended before
         self._watching.start()
 
     def release(self) -> None:
-        """This process does something else from now on."""
+        """This process is no lane any more, and lives on."""
         flags = fcntl.fcntl(self._file, fcntl.F_GETFL)
         fcntl.fcntl(self._file, fcntl.F_SETFL, flags & ~os.O_ASYNC)
         os.eventfd_write(self._released, 1)
@@ -50,9 +50,9 @@ class Lifeline:
         self.forget()
 
     def forget(self) -> None:
-        """In a fork of a handler: it is no lane."""
+        """In a fork of a handler, which is no lane: close the files."""
         files, self._files = self._files, ()
-        for file in files:  # once: their numbers may be another's by then
+        for file in files:  # once: their numbers may be given to other files later
             os.close(file)
 
     def _have_kernel_kill(self) -> None:
@@ -69,13 +69,12 @@ class Lifeline:
 
 
 def end() -> None:
-    """With all that handlers have started."""
+    """End this process and all processes that handlers have started."""
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(1)
 
 
-def lifeline_of(address: str, secret: bytes, lane: int) -> int:
-    """A connection for a `Lifeline`; `Refused` if there is none to be had."""
-    wire: Connection = dial(address, secret, lane | LIFELINE)
-    return wire.detach()
+def dial_lifeline(address: str, secret: bytes, lane: int) -> int:
+    """Open a connection for a `Lifeline`; `Refused` as for `dial`."""
+    return dial(address, secret, lane | LIFELINE).detach()

@@ -1,5 +1,5 @@
-"""Lanes as threads of this process. One that hangs cannot be killed: it is left to itself, and can
-commit nothing, because its grant is over."""
+"""Lanes as threads of this process. A hung lane cannot be killed: it is left alone, and cannot
+commit, because its grant is over."""
 
 from __future__ import annotations
 
@@ -9,29 +9,24 @@ import time
 from collections.abc import Callable
 
 from headrace.core.errors import LaneLost
-from headrace.engines.engine import LaneFactory, LaneWork, Progress
+from headrace.engines.engine import Engine, LaneFactory, LaneWork
 from headrace.lanes.lane import Lane
-from headrace.lanes.protocol import DispatcherPort
+from headrace.lanes.protocol import DispatcherPort, Progress
 
 log = logging.getLogger("headrace")
 
 
-def in_threads(wanted: LaneWork) -> LaneFactory:
-    def made(number: int, dispatcher: DispatcherPort) -> Lane:
-        return Lane(number, dispatcher, wanted.backend, wanted.kits, wanted.replica)
-
-    return lambda dispatcher, count: ThreadLanes(dispatcher, count, made)
-
-
 class ThreadLanes:
     def __init__(
-        self, dispatcher: DispatcherPort, count: int, made: Callable[[int, DispatcherPort], Lane]
+        self,
+        dispatcher: DispatcherPort,
+        count: int,
+        make_lane: Callable[[int, DispatcherPort], Lane],
     ) -> None:
         self._dispatcher = dispatcher
         self._count = count
-        self._made = made
+        self._make_lane = make_lane
         self._lanes: dict[int, tuple[Lane, threading.Thread]] = {}
-        self._ended: list[int] = []
         self._is_over = False
 
     def start(self) -> None:
@@ -44,8 +39,7 @@ class ThreadLanes:
 
     def progress(self, lane: int) -> Progress | None:
         found = self._lanes.get(lane)
-        hand = None if found is None else found[0].hand
-        return None if hand is None else Progress(hand.number, hand.offset)
+        return None if found is None else found[0].progress()
 
     def kill(self, lane: int) -> None:
         self._replace(lane)
@@ -65,13 +59,13 @@ class ThreadLanes:
 
     def _replace(self, lane: int) -> None:
         if self._lanes.pop(lane, None) is not None:
-            # Another number, so that what the old one still says is not taken for the new one's;
+            # Another number, so that reports of the old lane are not taken for the new one's; but
             # the same place among the lanes.
             self._start(lane + self._count)
 
     def _start(self, number: int) -> None:
         self._dispatcher.enter(number)
-        lane = self._made(number, self._dispatcher)
+        lane = self._make_lane(number, self._dispatcher)
         thread = threading.Thread(
             target=_run, args=(lane,), name=f"headrace-lane-{number}", daemon=True
         )
@@ -86,3 +80,13 @@ def _run(lane: Lane) -> None:
         log.warning("lane %d ends: %s", lane.number, why)
     except Exception:
         log.exception("lane %d ends by a mistake", lane.number)
+
+
+def _thread_lanes(work: LaneWork) -> LaneFactory:
+    def make_lane(number: int, dispatcher: DispatcherPort) -> Lane:
+        return Lane(number, dispatcher, work.backend, work.computations, work.replica)
+
+    return lambda dispatcher, count: ThreadLanes(dispatcher, count, make_lane)
+
+
+IN_THREADS = Engine("threads", _thread_lanes, shares_a_process=True)

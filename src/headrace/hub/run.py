@@ -10,8 +10,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, get_args
 
-from headrace.core.computations.dispatch import Allocation
-from headrace.core.computations.settings import LANES_MAX, RunSettings
+from headrace.core.computations.settings import LANES_MAX, Allocation, RunSettings
 from headrace.core.computations.topology import Topology
 from headrace.core.errors import BadSetting, BadTopology, UnknownStream
 from headrace.core.groups.allocators import named
@@ -20,8 +19,8 @@ from headrace.core.groups.subscription import Subscription
 from headrace.core.ports import Membership
 from headrace.core.quantities import Duration, seconds
 from headrace.engines.engine import Engine, LaneWork
-from headrace.engines.processes import in_processes
-from headrace.engines.threads import in_threads
+from headrace.engines.processes import IN_PROCESSES
+from headrace.engines.threads import IN_THREADS
 from headrace.groups.admin import Groups
 from headrace.groups.home import home_of
 from headrace.groups.member_settings import default_name
@@ -291,10 +290,10 @@ def _replica(
         )
         for each in topology.computations
     }
-    wanted = LaneWork(
+    lane_work = LaneWork(
         topology=topology,
         backend=backend,
-        kits=found,
+        computations=found,
         settings=settings,
         replica=own_name,
         reference=reference,
@@ -303,11 +302,11 @@ def _replica(
         backend,
         found,
         memberships,
-        engine(wanted),
+        engine.make(lane_work),
         name=own_name,
         lanes=settings.lanes,
         allocation=settings.allocation,
-        shares_a_process=engine is in_threads,
+        shares_a_process=engine.shares_a_process,
         handler_s_max=settings.handler_s_max,
         skip_first_failures=skip_first_failures,
         clock=clock,
@@ -316,7 +315,7 @@ def _replica(
 
 def _engine(processes: bool, spark: SparkSession | None) -> Engine:
     if spark is None:
-        return in_processes if processes else in_threads
+        return IN_PROCESSES if processes else IN_THREADS
     if processes:
         raise BadSetting("processes=True and spark=…: lanes live in processes, or on Spark")
     # Not at the top: this works without Spark.

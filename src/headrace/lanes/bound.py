@@ -1,4 +1,4 @@
-"""Everything a lane needs to work for a computation: the same in every process that runs it."""
+"""A computation bound to its streams, policy and code: the same in every process that runs it."""
 
 from __future__ import annotations
 
@@ -13,30 +13,33 @@ from headrace.core.computations.settings import RunSettings
 from headrace.core.computations.topology import Topology
 from headrace.core.errors import UnknownStream
 from headrace.core.ports import Backend
-from headrace.lanes.loading import fingerprint
-from headrace.lanes.outputs import Target
-from headrace.streams.sharding import Sharding
+from headrace.lanes.fingerprint import fingerprint
+from headrace.streams.sharding import Sharding, Target
 
 
 @dataclass(frozen=True, kw_only=True)
 class BoundComputation:
+    """Everything a lane needs to work for one computation."""
+
     computation: Computation
     policy: Policy
     concurrency: int | None
     options: Mapping[str, Any]
     targets: Mapping[str, Target]
+    """The output streams, by name."""
     dead_letters: Target | None
+    """The stream of dead letters; None: there is no such stream."""
     code: str
-    """Which code it is."""
+    """The version or digest of the code, as `fingerprint` tells it."""
 
     @property
     def wants_closing(self) -> bool:
-        """Whether it has something to do before a shard goes."""
+        """Whether the handler has a ``close``, to be called before a shard goes."""
         return self.computation.is_class and hasattr(self.computation.handler, "close")
 
     @property
     def calls_itself(self) -> bool:
-        """Whether it may want to be called without a record."""
+        """Whether the handler may set timers, and so be called without a record."""
         return self.computation.is_class and hasattr(self.computation.handler, "on_timer")
 
 
@@ -46,8 +49,8 @@ def bound_computations(
     settings: RunSettings,
     codes: Mapping[str, str] | None = None,
 ) -> dict[str, BoundComputation]:
-    """By name, in the order of the topology; ``codes`` tells which code they are, where that
-    cannot be found out."""
+    """The computations of a topology by name, in its order. ``codes`` gives the code of a
+    computation by name, where this process cannot find it out."""
     known = codes or {}
     return {
         each.name: _bound(backend, each, settings, known.get(each.name))
@@ -59,22 +62,22 @@ def _bound(
     backend: Backend, computation: Computation, settings: RunSettings, code: str | None
 ) -> BoundComputation:
     try:
-        letters = _target(backend, computation.dead_letters)
+        dead_letters = _target(backend, computation.dead_letters)
     except UnknownStream:
-        letters = None
+        dead_letters = None
     return BoundComputation(
         computation=computation,
         policy=settings.policy(computation),
         concurrency=settings.concurrency(computation),
         options=settings.options,
         targets=targets_of(backend, computation),
-        dead_letters=letters,
+        dead_letters=dead_letters,
         code=fingerprint(computation) if code is None else code,
     )
 
 
 def targets_of(backend: Backend, computation: Computation) -> dict[str, Target]:
-    """The streams it appends to, as they are now; `UnknownStream` if one is gone."""
+    """The output streams of a computation as they are now; `UnknownStream` if one is gone."""
     return {name: _target(backend, name) for name in computation.outputs}
 
 

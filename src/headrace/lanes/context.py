@@ -1,4 +1,4 @@
-"""What a handler may know and ask for beside its record: ``ctx``."""
+"""``ctx`` of a handler: where the handler works, and what it may ask for beside its record."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TIMER_CHARS_MAX = 255
 
 
 class Context:
-    """One for each shard that a lane works on."""
+    """A lane has one context for each shard that it works on."""
 
     def __init__(
         self,
@@ -34,15 +34,15 @@ class Context:
         self.replica = replica
         self.lane = lane
         self.options = options
-        """What was given by ``--option`` and in ``headrace.toml``."""
+        """The options given by ``--option`` and in ``headrace.toml``."""
         self.state = state
         self.timers: dict[str, float] = {}
-        """Wall clock seconds by key."""
+        """The times of the timers by key, in seconds of the wall clock."""
         self.on_checkpoint: Callable[[], None] = lambda: None
         self._kept: dict[str, float] = {}
         """The timers as they are stored."""
         self._undo: list[tuple[int, str, float | None]] = []
-        """By which row what was set, and what stood there before."""
+        """Each change: the row that caused it, the key, and the time that was set before."""
         self._row: Callable[[], int] = lambda: 0
 
     def checkpoint(self) -> None:
@@ -50,8 +50,8 @@ class Context:
         self.on_checkpoint()
 
     def set_timer(self, key: str, at: datetime | Duration) -> None:
-        """Have ``on_timer(key, out)`` called at that time, or after so long: once. Set again, it
-        replaces the earlier one. It is forgotten when the shard goes elsewhere."""
+        """Have ``on_timer(key, out)`` called once, at this time or after this long. A timer that is
+        set again replaces the earlier one. Timers are forgotten when the shard goes elsewhere."""
         if not isinstance(key, str) or not 0 < len(key) <= TIMER_CHARS_MAX or not _is_text(key):
             raise BadSetting(
                 f"timer {str(key)[:50]!r}: its key is a text of 1 to {TIMER_CHARS_MAX} characters"
@@ -72,7 +72,7 @@ class Context:
     # For the lane
 
     def begin(self, timers: Mapping[str, float]) -> None:
-        """With these a slice begins."""
+        """A slice begins, with these timers."""
         self.timers = dict(timers)
         self.committed()
 
@@ -80,14 +80,14 @@ class Context:
         self._row = row
 
     def due(self) -> list[str]:
-        """The keys whose time has come, in the order of time."""
+        """The keys of the timers whose time has come, in the order of time."""
         now_s = time.time()
         return [
             key for at_s, key in sorted((at, k) for k, at in self.timers.items()) if at_s <= now_s
         ]
 
     def take_back(self, row: int) -> None:
-        """What this row of the batch in hand, and those behind it, have set."""
+        """Undo what this row of the batch in hand and the rows behind it have set."""
         while self._undo and self._undo[-1][0] >= row:
             _, key, before = self._undo.pop()
             self._put(key, before)
@@ -97,11 +97,12 @@ class Context:
         self._undo.clear()
 
     def committed(self) -> None:
+        """The timers are stored as they are now."""
         self._kept = dict(self.timers)
         self._undo.clear()
 
     def drop(self) -> None:
-        """Nothing of what was set came to be."""
+        """Forget all changes that are not stored."""
         self.timers = dict(self._kept)
         self._undo.clear()
 

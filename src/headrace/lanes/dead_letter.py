@@ -1,4 +1,4 @@
-"""A dead letter: the record as it was, with headers that tell why it was given up."""
+"""A dead letter: a record that was given up, unchanged but for headers that say why."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ STACK, AT = "dead-letter-stack", "dead-letter-at-ms"
 
 
 def dead_letter(record: Record, computation: str, reason: str, attempts: int, stack: str) -> Row:
-    """Key, data, headers, flags and trace are kept; without the stack where it would not fit."""
-    told: list[tuple[str, bytes | None]] = [
+    """The dead letter of a record: key, data, headers, flags and trace are kept. The stack is left
+    out where it does not fit."""
+    why: list[tuple[str, bytes | None]] = [
         (ORIGIN, str(record.id).encode()),
         (COMPUTATION, computation.encode()),
         (REASON, _bytes(reason, REASON_CHARS_MAX)),
@@ -30,14 +31,14 @@ def dead_letter(record: Record, computation: str, reason: str, attempts: int, st
         record.timestamp_ms,
         record.sequence,
         int(record.flags),
-        [*record.headers, *told, (STACK, _bytes(stack[-STACK_CHARS_MAX:], STACK_CHARS_MAX))],
+        [*record.headers, *why, (STACK, _bytes(stack[-STACK_CHARS_MAX:], STACK_CHARS_MAX))],
         record.trace,
     )
     try:
         return row.checked()
     except BadRecord:
-        return row._replace(headers=[*record.headers, *told]).checked()
+        return row._replace(headers=[*record.headers, *why]).checked()
 
 
-def _bytes(text: str, most: int) -> bytes:
-    return text[:most].encode("utf-8", "backslashreplace")
+def _bytes(text: str, chars_max: int) -> bytes:
+    return text[:chars_max].encode("utf-8", "backslashreplace")

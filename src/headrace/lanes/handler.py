@@ -17,10 +17,8 @@ from headrace.lanes.outputs import Outputs
 
 log = logging.getLogger("headrace")
 
-OnRecords = Callable[[Iterator[Record]], None]
 
-
-class Loop:
+class EventLoop:
     """The event loop of a lane, made when a handler first needs it."""
 
     def __init__(self) -> None:
@@ -37,8 +35,8 @@ class Loop:
             self._end_rest(self._loop)
 
     def _end_rest(self, loop: asyncio.AbstractEventLoop) -> None:
-        """What a handler has started and not awaited ends with it: later it would append to what
-        belongs to other records."""
+        """Cancel the tasks that a handler has started and not awaited: later they would append to
+        the outputs of other records."""
         while left := asyncio.all_tasks(loop):
             for task in left:
                 task.cancel()
@@ -58,10 +56,10 @@ class Handler:
         computation: Computation,
         out: Outputs,
         ctx: Context,
-        loop: Loop,
+        loop: EventLoop,
         timeout_s: float | None,
     ) -> None:
-        self._things = {"out": out, "ctx": ctx, "state": ctx.state}
+        self._by_parameter = {"out": out, "ctx": ctx, "state": ctx.state}
         self._loop = loop
         self._timeout_s = timeout_s
         self._computation = computation
@@ -69,73 +67,72 @@ class Handler:
         self.wants_arrow = False
 
     def init(self) -> None:
-        """Before anything else: make the object, anew each time, and call its ``init``."""
-        made, self._object = self._computation.handler, None
-        if isinstance(made, type):
-            self._object = made()
-        process = made if self._object is None else self._object.process
-        self._process = self._bound(process, 1)
+        """Call this before anything else: it makes the user's object, anew each time, and calls
+        the object's ``init``."""
+        handler, self._object = self._computation.handler, None
+        if isinstance(handler, type):
+            self._object = handler()
+        process = handler if self._object is None else self._object.process
+        self._call = self._bound(process, 1)
         self.wants_arrow = self._computation.kind == "batch" and _wants_arrow(process)
-        self._rest = self._extra(process, 1)
-        self._plain = process
+        self._process = process
+        self._extra = self._extra_of(process, 1)
         self._is_async = inspect.iscoroutinefunction(process)
-        self._optional("init", 0)
+        self._call_optional("init", 0)
 
     def close(self) -> None:
-        self._optional("close", 0)
+        self._call_optional("close", 0)
 
     def on_timer(self, key: str) -> None:
-        self._optional("on_timer", 1, key)
+        self._call_optional("on_timer", 1, key)
 
     def on_retry(self, record: Record | Sequence[Record], failure: str) -> None:
-        """What it raises is logged, and the attempt goes on."""
-        self._hook("on_retry", record, failure)
+        """An error of the hook is logged, and the attempt goes on."""
+        self._call_hook("on_retry", record, failure)
 
     def on_failure(self, record: Record | Sequence[Record], failure: str) -> None:
-        self._hook("on_failure", record, failure)
-
-    @property
-    def has_timers(self) -> bool:
-        return self._object is not None and hasattr(self._object, "on_timer")
+        """An error of the hook is logged."""
+        self._call_hook("on_failure", record, failure)
 
     def each(self, records: Iterator[Record]) -> None:
-        """One call for each record, as long as there are."""
-        process, rest = self._plain, self._rest
+        """Call the user's function once for each record."""
+        process, extra = self._process, self._extra
         if self._is_async:
-            call = self._process
+            call = self._call
             for record in records:
                 call(record)
-        elif len(rest) == 1:
-            only = rest[0]
+        elif len(extra) == 1:
+            only = extra[0]
             for record in records:
                 process(record, only)
         else:
             for record in records:
-                process(record, *rest)
+                process(record, *extra)
 
     def together(self, records: Sequence[Record] | pa.RecordBatch) -> None:
-        """One call for all of them."""
-        self._process(records)
+        """Call the user's function once for all records."""
+        self._call(records)
 
     # Below
 
-    def _extra(self, method: Callable[..., Any], first: int) -> list[Any]:
-        return [self._things[name] for name in handed(method, first)]
+    def _extra_of(self, method: Callable[..., Any], first: int) -> list[Any]:
+        """What the method takes behind its first parameters, of ``out``, ``ctx`` and ``state``."""
+        return [self._by_parameter[name] for name in handed(method, first)]
 
     def _bound(self, method: Callable[..., Any], first: int) -> Callable[..., None]:
-        rest = self._extra(method, first)
+        extra = self._extra_of(method, first)
         if inspect.iscoroutinefunction(method):
-            return lambda *args: self._loop.run(method(*args, *rest), self._timeout_s)
-        return lambda *args: method(*args, *rest)
+            return lambda *args: self._loop.run(method(*args, *extra), self._timeout_s)
+        return lambda *args: method(*args, *extra)
 
-    def _optional(self, name: str, first: int, *args: Any) -> None:
+    def _call_optional(self, name: str, first: int, *args: Any) -> None:
         method = getattr(self._object, name, None)
         if method is not None:
             self._bound(method, first)(*args)
 
-    def _hook(self, name: str, record: Any, failure: str) -> None:
+    def _call_hook(self, name: str, record: Any, failure: str) -> None:
         try:
-            self._optional(name, 2, record, failure)
+            self._call_optional(name, 2, record, failure)
         except Exception:
             log.exception("%s of %s failed itself", name, type(self._object).__name__)
 

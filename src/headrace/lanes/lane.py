@@ -8,113 +8,130 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
-from headrace.core.computations.dispatch import Duty
 from headrace.core.errors import UnknownStream
-from headrace.core.model import ShardId
 from headrace.core.ports import Backend, Grant
 from headrace.lanes.bound import BoundComputation, targets_of
-from headrace.lanes.handler import Loop
-from headrace.lanes.protocol import LaneDispatcher, Report, Work
+from headrace.lanes.handler import EventLoop
+from headrace.lanes.protocol import LaneDispatcher, Progress, Report, Work
 from headrace.lanes.shard_at_work import ShardAtWork
 from headrace.lanes.slice_in_hand import SliceInHand
+from headrace.lanes.slice_run import SliceRun
 from headrace.lanes.state import Budget
 from headrace.process.failpoints import failpoint
 
 log = logging.getLogger("headrace")
 
-POSTS_KEPT = 1_024
+SHARDS_KEPT_MAX = 1_024
+"""How many shards a lane keeps open; the one that was used longest ago is closed first."""
 STATE_BYTES_MAX = 32 * 1024 * 1024
-"""What a lane remembers of the state of all its shards."""
+"""How much a lane remembers of the state of all its shards together."""
 ORIGINS = "HEADRACE_ORIGINS"
-"""Set in the environment, outputs tell in a header from which record they come."""
+"""If this variable is set, each output names in a header the record it comes from."""
+
+
+class _Key(NamedTuple):
+    """One shard for one computation."""
+
+    computation: str
+    stream: str
+    shard: int
 
 
 class Lane:
-    """Runs in a thread, a process or a task of its own; `cut` and `hand` are for others."""
+    """Runs in a thread, a process or a Spark task of its own. Other threads may call `cut` and
+    `progress`."""
 
     def __init__(
         self,
         number: int,
-        desk: LaneDispatcher,
+        dispatcher: LaneDispatcher,
         backend: Backend,
-        kits: Mapping[str, BoundComputation],
+        computations: Mapping[str, BoundComputation],
         replica: str,
     ) -> None:
         self.number = number
-        self.hand: SliceInHand | None = None
-        self._desk = desk
+        self._dispatcher = dispatcher
         self._backend = backend
-        self._kits = kits
+        self._computations = computations
         self._replica = replica
-        self._posts: OrderedDict[Duty, ShardAtWork] = OrderedDict()
-        self._loop = Loop()
+        self._slice_in_hand: SliceInHand | None = None
+        self._shards: OrderedDict[_Key, ShardAtWork] = OrderedDict()
+        self._loop = EventLoop()
         self._budget = Budget(STATE_BYTES_MAX)
         self._tells_origins = bool(os.environ.get(ORIGINS))
 
     def run(self) -> None:
-        """Until there is no more work."""
+        """Work until there is no more work."""
         try:
-            while (work := self._desk.ask(self.number)) is not None:
-                report = self._worked(work)
+            while (work := self._dispatcher.ask(self.number)) is not None:
+                report = self._run_slice(work)
                 failpoint("lane.before-report")
-                self._desk.report(self.number, report)
+                self._dispatcher.report(self.number, report)
                 failpoint("lane.after-report")
         finally:
-            for post in self._posts.values():
-                post.close()
+            for shard in self._shards.values():
+                shard.close()
             self._loop.close()
 
     def cut(self, number: int) -> None:
-        """End that slice behind the record in hand."""
-        hand = self.hand
-        if hand is not None and hand.number == number:
-            hand.cut()
+        """End the slice of this number behind the record in hand."""
+        slice_in_hand = self._slice_in_hand
+        if slice_in_hand is not None and slice_in_hand.number == number:
+            slice_in_hand.cut()
 
-    def _worked(self, work: Work) -> Report:
-        hand = self.hand = SliceInHand(work.number, work.start)
-        duty = Duty(work.computation, ShardId(work.stream, work.shard))
-        if work.closing and not self._has(duty, work.token):
+    def progress(self) -> Progress | None:
+        """How far the lane is; None if it has no slice in hand."""
+        slice_in_hand = self._slice_in_hand
+        if slice_in_hand is None:
+            return None
+        return Progress(slice_in_hand.number, slice_in_hand.offset)
+
+    def _run_slice(self, work: Work) -> Report:
+        slice_in_hand = self._slice_in_hand = SliceInHand(work.number, work.start)
+        key = _Key(work.computation, work.stream, work.shard)
+        if work.closing and not self._has(key, work.token):
             return Report(number=work.number, next=work.start, outcome="done")
         try:
-            post = self._post(work, duty)
+            shard = self._shard_at_work(work, key)
         except UnknownStream as gone:
-            if gone.name in self._kits[work.computation].computation.outputs:
+            if gone.name in self._computations[work.computation].computation.outputs:
                 reason = str(gone)
                 return Report(number=work.number, next=work.start, outcome="stopped", reason=reason)
-            # An input: the group will hear of it.
+            # An input stream is gone: the group learns that by itself.
             return Report(number=work.number, next=work.start, outcome="fenced")
-        ask = partial(self._desk.failed, self.number)
-        report = post.work(work, hand, ask)
-        self.hand = None
-        if not post.is_sound or work.closing:
-            del self._posts[duty]
-            post.close()
+        ask = partial(self._dispatcher.failed, self.number)
+        report = SliceRun(shard, work, slice_in_hand, ask).run()
+        self._slice_in_hand = None
+        if not shard.is_sound or work.closing:
+            del self._shards[key]
+            shard.close()
         return report
 
-    def _has(self, duty: Duty, token: bytes) -> bool:
-        known = self._posts.get(duty)
+    def _has(self, key: _Key, token: bytes) -> bool:
+        known = self._shards.get(key)
         return known is not None and known.grant.token == token
 
-    def _post(self, work: Work, duty: Duty) -> ShardAtWork:
-        known = self._posts.get(duty)
+    def _shard_at_work(self, work: Work, key: _Key) -> ShardAtWork:
+        known = self._shards.get(key)
         if known is not None:
             if work.warm and known.grant.token == work.token:
-                self._posts.move_to_end(duty)
+                self._shards.move_to_end(key)
                 return known
-            del self._posts[duty]
+            del self._shards[key]
             known.close()
         info = self._backend.stream(work.stream)
         if info.id != work.stream_id:
             raise UnknownStream(work.stream)
-        while len(self._posts) >= POSTS_KEPT:
-            self._posts.popitem(last=False)[1].close()
-        kit = self._kits[work.computation]
+        while len(self._shards) >= SHARDS_KEPT_MAX:
+            self._shards.popitem(last=False)[1].close()
+        bound = self._computations[work.computation]
         # Looked up anew: a stream of the same name may be another one by now.
-        kit = replace(kit, targets=targets_of(self._backend, kit.computation))
-        post = self._posts[duty] = ShardAtWork(
+        bound = replace(bound, targets=targets_of(self._backend, bound.computation))
+        shard = self._shards[key] = ShardAtWork(
             self._backend,
-            kit,
+            bound,
             Grant(work.computation, info, work.shard, work.token),
             replica=self._replica,
             lane=self.number,
@@ -122,4 +139,4 @@ class Lane:
             budget=self._budget,
             tells_origins=self._tells_origins,
         )
-        return post
+        return shard

@@ -1,41 +1,35 @@
-"""Finding the topology that a text like ``shop.py`` or ``shop.flows:nightly`` names, and telling
-which code a computation is."""
+"""Load the topology that a text names, such as ``shop.py`` or ``shop.flows:nightly``."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
-import inspect
 import os
 import sys
-from collections.abc import Callable, Iterator
-from functools import partial
-from hashlib import blake2b
 from pathlib import Path
-from types import CodeType, FunctionType, ModuleType
-from typing import Any, NamedTuple, TypeVar
+from types import ModuleType
+from typing import NamedTuple, TypeVar
 
 from headrace.core.computations.computation import Computation
 from headrace.core.computations.topology import Topology
 from headrace.core.errors import BadTopology, HeadraceError
+from headrace.lanes.fingerprint import digest, note_source
 
 T = TypeVar("T")
-
-_DIGEST = "__headrace_digest__"
-"""Under this name a module that was run here keeps the digest of its source."""
 
 
 class Loaded(NamedTuple):
     topology: Topology
     reference: str
-    """Names the same topology in another process and directory too."""
+    """A text that names the same topology in another process and in another directory."""
 
 
 def load_topology(text: str) -> Loaded:
     """The topology of ``shop.py``, ``shop.py:name`` or ``package.module:name``.
 
-    Without a name it is the one called ``topology``, else the only one, else one of all
-    computations of the module. A file is run each time it is loaded; what it imports is not."""
+    Without a name, the topology called ``topology`` is taken, else the only topology, else one made
+    of all computations of the module. A file is run each time it is loaded; the modules it imports
+    are not."""
     place, name = _split(text)
     if _is_path(place):
         path = _file(place)
@@ -46,21 +40,6 @@ def load_topology(text: str) -> Loaded:
         reference = _reference(module)
     found, topology = _found(module, name, place)
     return Loaded(topology, reference if found is None else f"{reference}:{found}")
-
-
-def fingerprint(computation: Computation) -> str:
-    """Which code it is: its version, else a digest of the file that its handler stands in."""
-    if computation.version is not None:
-        return computation.version
-    handler = computation.handler
-    module = _globals(handler)
-    if _DIGEST in module:  # as the file was when it was run, whatever it is by now
-        return str(module[_DIGEST])
-    try:
-        return _digest(Path(module["__file__"]).read_bytes())
-    except (KeyError, OSError):  # typed in at a prompt
-        codes = [_code_text(function.__code__) for function in _functions(handler)]
-        return _digest("\n".join(codes or [repr(handler)]).encode())
 
 
 def _split(text: str) -> tuple[str, str | None]:
@@ -80,7 +59,7 @@ def _is_path(place: str) -> bool:
 
 
 def _file(place: str) -> Path:
-    path = Path(os.path.abspath(place))  # links are kept: a deployed directory often is one
+    path = Path(os.path.abspath(place))  # keeps links: a deployed directory often is one
     if path.is_dir():
         raise BadTopology(f"{place} is a directory: name a file in it, as in {place}/shop.py")
     if not path.exists():
@@ -96,11 +75,11 @@ def _run_file(path: Path) -> ModuleType:
     except OSError as why:
         raise BadTopology(f"{path.name} cannot be read: {why.strerror}") from None
     try:
-        # Not by its loader: that believes in a .pyc of the same second.
+        # Not by the usual loader: it trusts a .pyc of the same second.
         code = compile(source, str(path), "exec", dont_inherit=True)
     except SyntaxError as why:
         raise BadTopology(f"{path.name}:{why.lineno or 1}: not Python: {why.msg}") from None
-    except ValueError as why:  # with a null byte in it
+    except ValueError as why:  # there is a null byte in it
         raise BadTopology(f"{path.name} is not Python: {why}") from None
     name, root = _module_name(path)
     for place in (root, str(path.parent)):
@@ -110,7 +89,7 @@ def _run_file(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None, path
     module = importlib.util.module_from_spec(spec)
-    vars(module)[_DIGEST] = _digest(source)
+    note_source(module, source)
     before = sys.modules.get(name)
     sys.modules[name] = module
     try:
@@ -126,17 +105,17 @@ def _run_file(path: Path) -> ModuleType:
 
 
 def _module_name(path: Path) -> tuple[str, str]:
-    """Its name, with those of the packages it lies in, and the directory they begin in."""
+    """The name of the module, with the packages it lies in, and the directory they begin in."""
     name, root = path.stem.replace(".", "_"), path.parent
     while (root / "__init__.py").exists() and root.name.isidentifier():
         name, root = f"{root.name}.{name}", root.parent
     if _is_taken(name, path):
-        name += f"_{_digest(str(path).encode())}"
+        name += f"_{digest(str(path).encode())}"
     return name, str(root)
 
 
 def _is_taken(name: str, path: Path) -> bool:
-    """Whether another module has that name: who imports it must not get this one."""
+    """Whether another module has that name: an import of that name must not get this module."""
     if "." in name:
         return False
     if name in sys.modules:
@@ -185,7 +164,7 @@ def _failed(path: Path, error: BaseException) -> BadTopology:
 
 
 def _reference(module: ModuleType) -> str:
-    """By its file if that leads to the same module."""
+    """The module's file, if that leads to the same module; else the module's name."""
     file = getattr(module, "__file__", None)
     if file is not None and file.endswith(".py"):
         path = Path(os.path.abspath(file))
@@ -195,9 +174,10 @@ def _reference(module: ModuleType) -> str:
 
 
 def _found(module: ModuleType, name: str | None, place: str) -> tuple[str | None, Topology]:
-    """The topology and what it is called; None if it is made here of all computations."""
+    """The topology and its name; the name is None if the topology is made here of all
+    computations."""
     if name is not None:
-        return name, _called(module, name, place)
+        return name, _topology_of(module, name, place)
     topologies = _all(module, Topology)
     if "topology" in topologies:
         return "topology", topologies["topology"]
@@ -219,7 +199,7 @@ def _found(module: ModuleType, name: str | None, place: str) -> tuple[str | None
         raise BadTopology(f"{place}: {wrong}") from None
 
 
-def _called(module: ModuleType, name: str, place: str) -> Topology:
+def _topology_of(module: ModuleType, name: str, place: str) -> Topology:
     found = vars(module).get(name)
     if isinstance(found, Computation):
         return Topology(found)
@@ -231,54 +211,9 @@ def _called(module: ModuleType, name: str, place: str) -> Topology:
 
 
 def _all(module: ModuleType, kind: type[T]) -> dict[str, T]:
-    """Each once, under the first of its names."""
+    """The values of one class by name; each value once, under the first of its names."""
     found: dict[int, tuple[str, T]] = {}
     for name, value in vars(module).items():
         if isinstance(value, kind):
             found.setdefault(id(value), (name, value))
     return dict(found.values())
-
-
-def _globals(handler: Callable[..., Any]) -> dict[str, Any]:
-    """The names of the module that it is defined in; none if there is no telling."""
-    plain = _plain(handler)
-    if inspect.isfunction(plain):
-        return plain.__globals__
-    kind = plain if isinstance(plain, type) else type(plain)
-    return vars(sys.modules[kind.__module__]) if kind.__module__ in sys.modules else {}
-
-
-def _functions(handler: Callable[..., Any]) -> Iterator[FunctionType]:
-    """The Python functions that it is made of."""
-    plain = _plain(handler)
-    if inspect.isfunction(plain):
-        yield plain
-        return
-    for kind in inspect.getmro(plain if isinstance(plain, type) else type(plain)):
-        for member in vars(kind).values():
-            method = _plain(member)
-            if inspect.isfunction(method):
-                yield method
-
-
-def _plain(handler: Any) -> Any:
-    """Without what was wrapped around it."""
-    while isinstance(handler, partial):
-        handler = handler.func
-    handler = inspect.unwrap(handler)
-    return getattr(handler, "__func__", handler)
-
-
-def _digest(data: bytes) -> str:
-    return blake2b(data, digest_size=8).hexdigest()
-
-
-def _code_text(code: CodeType) -> str:
-    """What it does, the same in every process: not where it stands."""
-    constants = [
-        _code_text(value)
-        if isinstance(value, CodeType)
-        else repr(sorted(map(repr, value)) if isinstance(value, frozenset) else value)
-        for value in code.co_consts
-    ]
-    return repr((code.co_code, code.co_names, code.co_varnames, constants))

@@ -1,47 +1,39 @@
-"""What a handler appends: gathered column by column, until it leaves with the commit of its slice.
+"""``out`` of a handler: outputs are gathered column by column and leave with the commit of their
+slice.
 
-For each output it is remembered which row of the input it was made from. So the outputs of one
-attempt can be taken back, and time and trace be carried on, without anything done per record.
+Each output remembers the row of the input that it was made from. That is enough to take back the
+outputs of one attempt, and to pass time and trace on, without work per record.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from threading import get_ident
-from typing import Any, NamedTuple, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 from headrace.core.errors import BadOutput
-from headrace.core.model import StreamInfo
-from headrace.core.ports import Append, Codec
+from headrace.core.ports import Append
 from headrace.core.quantities import Instant, shown_size
 from headrace.core.records.batch import Batch
 from headrace.core.records.build import timed_batch
 from headrace.core.records.row import COMMIT_BYTES_MAX, ROW_OVERHEAD, Row
+from headrace.lanes.provenance import ORIGIN, Provenance
 from headrace.streams.encoding import Headers, Key, key_bytes, row_of
-from headrace.streams.sharding import Sharding
+from headrace.streams.sharding import Target
 
 FULL_BYTES = COMMIT_BYTES_MAX // 2
-"""With so much gathered, the slice ends behind the record in hand."""
-MOST_BYTES = COMMIT_BYTES_MAX - 256 * 1024
-"""More than this one record cannot have made: state and story go into the same commit."""
-FEW = 16
-ORIGIN = "headrace-origin"
-"""The header that tells from which record of a source an output was made, where it is asked for."""
+"""A slice with more outputs than this ends behind the record in hand."""
+OUTPUT_BYTES_MAX = COMMIT_BYTES_MAX - 256 * 1024
+"""The outputs of one record must fit into this: state and story go into the same commit."""
+ROWS_FEW = 16
+"""Up to this many outputs become a batch row by row, which is quicker than by columns."""
 
 _PLAIN = (None, None, None, None)
 
 
-class Target(NamedTuple):
-    """A stream that a computation may append to."""
-
-    info: StreamInfo
-    codec: Codec
-    shares: Sharding
-
-
-class More(TypedDict, total=False):
-    """What an output may have beside value and key. One dictionary, empty for most, is quicker than
-    a default for each of them."""
+class RecordFields(TypedDict, total=False):
+    """What an output may have beside value and key. One dictionary, empty for most outputs, is
+    quicker than a default for each field."""
 
     headers: Headers
     timestamp: Instant | None
@@ -51,20 +43,9 @@ class More(TypedDict, total=False):
     shard: int | None
 
 
-class Provenance(NamedTuple):
-    """What one handled batch tells about the outputs made from it."""
-
-    timestamps: Callable[[int], int]
-    sequences: Callable[[int], int] | None = None
-    traces: Callable[[int], bytes | None] | None = None
-    origins: Callable[[int], bytes] | None = None
-    """From which record of a source each row comes, if that is to be told."""
-    time: int | None = None
-    """The timestamp of all of them, if they have the same."""
-
-
 class _Gathered:
-    """The outputs for one stream."""
+    """The outputs for one stream. The first ones are *sealed*: the batch they were made from is
+    done, and each of them has its timestamp."""
 
     __slots__ = ("data", "encode", "extra", "keys", "left", "rows", "target", "times")
 
@@ -74,16 +55,17 @@ class _Gathered:
         self.keys: list[bytes | None] = []
         self.data: list[bytes | None] = []
         self.rows: list[int] = []
-        """The input row of each, of the batch being handled; then, sealed, no more."""
+        """The input row of each output that is not sealed, without the last ones."""
         self.left: list[int] = []
-        """Of the last of them instead: how many rows came behind it."""
+        """For those last ones: how many rows came behind the input row. `Outputs` turns these
+        numbers into rows when it needs them, which is rare."""
         self.times: list[int] = []
-        """The timestamp of each that is sealed."""
+        """The timestamp of each sealed output."""
         self.extra: dict[int, tuple[Row, int | None, bool]] = {}
-        """Those that have more than key and data: with the shard asked for, and whether their
-        timestamp was given."""
+        """By position, the outputs that have more than key and data: the whole row, the shard that
+        the handler chose, and whether the handler gave a timestamp."""
 
-    def noted(
+    def note_fields(
         self,
         value: Any,
         key: Key,
@@ -95,20 +77,21 @@ class _Gathered:
         trace: bytes | str | None = None,
         shard: int | None = None,
     ) -> tuple[bytes | None, bytes | None]:
-        """Key and data of the one that comes next; what else it has is noted."""
+        """Key and data of the next output. Its other fields go into `extra`."""
         if headers or flags or (timestamp, sequence, trace, shard) != _PLAIN:
             row = row_of(
                 self.target.codec, value, key, headers,
                 0 if timestamp is None else timestamp, sequence or 0, flags, trace,
             )  # fmt: skip
             if shard is not None:
-                self.target.shares.shard_for(None, shard)
+                self.target.sharding.shard_for(None, shard)
             self.extra[len(self.keys)] = row, shard, timestamp is not None
             return row.key, row.data
         return key_bytes(key), None if value is None else self.encode(value)
 
     def nbytes(self, left: int | None = None) -> int:
-        """Of all, or of those that were made from the row in hand, with so many left behind it."""
+        """The size of all outputs; or of those made from the row in hand, which has ``left`` rows
+        behind it."""
         first = len(self.keys)
         if left is None:
             first = 0
@@ -117,18 +100,22 @@ class _Gathered:
             while of_row and self.left[of_row - 1] == left:
                 of_row, first = of_row - 1, first - 1
         return sum(
-            ROW_OVERHEAD + len(self.keys[at] or b"") + len(self.data[at] or b"") + self.beside(at)
+            ROW_OVERHEAD
+            + len(self.keys[at] or b"")
+            + len(self.data[at] or b"")
+            + self.extra_bytes(at)
             for at in range(first, len(self.keys))
         )
 
-    def beside(self, at: int) -> int:
-        """What one has beside key and data."""
+    def extra_bytes(self, at: int) -> int:
+        """The size of what an output has beside key and data."""
         if at not in self.extra:
             return 0
         row = self.extra[at][0]
         return row.nbytes - len(row.key or b"") - len(row.data or b"")
 
     def cut(self, count: int) -> None:
+        """Keep the first ``count`` outputs."""
         del self.keys[count:], self.data[count:], self.times[count:], self.left[:]
         del self.rows[max(count - len(self.times), 0) :]
         for at in [at for at in self.extra if at >= count]:
@@ -140,8 +127,9 @@ def _none_left() -> int:
 
 
 class Overflow(BaseException):
-    """Goes through a handler whose record does not fit into one commit with those before it: it is
-    handled again, as the first of the next slice. No `Exception`, for handlers catch those."""
+    """Raised through a handler whose record does not fit into one commit with the records before
+    it: the record is handled again, as the first of the next slice. It is no `Exception`, because
+    handlers catch those."""
 
 
 class Outputs:
@@ -156,21 +144,24 @@ class Outputs:
         self._on_full: Callable[[], None] = lambda: None
         self.nbytes = 0
         self.overflows = False
-        """The record in hand does not fit into one commit with those before it."""
+        """The record in hand does not fit into one commit with the records before it."""
 
-    def append(self, stream: str, value: Any, key: Key = None, **more: Unpack[More]) -> None:
+    def append(
+        self, stream: str, value: Any, key: Key = None, **fields: Unpack[RecordFields]
+    ) -> None:
         """Append to one of the computation's outputs, when the slice is committed.
 
-        ``more`` is what a record has beside value and key: headers, timestamp, sequence, flags,
-        trace; and shard, if the key shall not choose it. Without a timestamp it gets that of the
-        record in hand; its trace goes on too."""
+        ``fields`` is what a record has beside value and key: headers, timestamp, sequence, flags,
+        trace; and shard, if the key shall not choose the shard. An output without a timestamp gets
+        the timestamp of the record in hand; an output without a trace continues that record's
+        trace."""
         gathered = self._gathered.get(stream)
         if gathered is None or get_ident() != self._thread:
             raise self._refusal(stream)
-        if more:
-            _check_more(more)
-            found, data = gathered.noted(value, key, **more)
-            self.nbytes += gathered.beside(len(gathered.keys))
+        if fields:
+            _check_fields(fields)
+            found, data = gathered.note_fields(value, key, **fields)
+            self.nbytes += gathered.extra_bytes(len(gathered.keys))
         else:
             data = None if value is None else gathered.encode(value)
             found = key.encode() if type(key) is str and key.isascii() else key_bytes(key)
@@ -183,12 +174,12 @@ class Outputs:
 
     def _full(self) -> None:
         self._on_full()
-        if self.nbytes <= MOST_BYTES:
+        if self.nbytes <= OUTPUT_BYTES_MAX:
             return
         left = self._left()
-        if sum(gathered.nbytes(left) for gathered in self._gathered.values()) > MOST_BYTES:
+        if sum(gathered.nbytes(left) for gathered in self._gathered.values()) > OUTPUT_BYTES_MAX:
             raise BadOutput(
-                f"{self._computation}: one record made more than {shown_size(MOST_BYTES)} of "
+                f"{self._computation}: one record made more than {shown_size(OUTPUT_BYTES_MAX)} of "
                 "outputs, and they leave in one commit: append references to large data instead"
             )
         self.overflows = True
@@ -197,8 +188,8 @@ class Outputs:
     def _refusal(self, stream: object) -> BadOutput:
         if stream in self._gathered:
             return BadOutput(
-                f"{self._computation} appends to {stream!r} from another thread: nobody could tell "
-                "to which record that belongs; append what threads have made when they are done"
+                f"{self._computation} appends to {stream!r} from another thread, so its record is "
+                "not known; let threads return what they make, and append it when they are done"
             )
         known = ", ".join(self._gathered) or "nothing"
         return BadOutput(
@@ -212,21 +203,21 @@ class Outputs:
         return sum(len(gathered.keys) for gathered in self._gathered.values())
 
     def follow(self, left: Callable[[], int], last: int, on_full: Callable[[], None]) -> None:
-        """How to tell how many rows are left before the last one, and what to do when enough is
-        gathered."""
+        """Outputs belong to the record in hand from now on: ``left`` counts the rows behind it, of
+        which ``last`` is the last. ``on_full`` is called when enough is gathered."""
         self._settle()
         self._left = left
         self._last = last
         self._on_full = on_full
 
     def _settle(self) -> None:
-        """Which row is in hand is worked out later, for all at once, and mostly never."""
+        """Turn counts of rows left into rows: for many outputs at once, and mostly never."""
         for gathered in self._gathered.values():
             gathered.rows += [self._last - left for left in gathered.left]
             gathered.left.clear()
 
     def take_back(self, row: int) -> None:
-        """What was made from this row of the batch in hand, and from those behind it."""
+        """Drop the outputs made from this row of the batch in hand and from the rows behind it."""
         self._settle()
         for gathered in self._gathered.values():
             sealed = len(gathered.times)
@@ -237,26 +228,26 @@ class Outputs:
         self.nbytes = sum(gathered.nbytes() for gathered in self._gathered.values())
         self.overflows = False
 
-    def seal(self, mark: Provenance) -> None:
-        """The batch in hand is done: what was made from it gets its time."""
-        carries_on = mark.traces or mark.origins or mark.sequences
-        if carries_on or mark.time is None:
+    def seal(self, provenance: Provenance) -> None:
+        """The batch in hand is done: the outputs made from it get their timestamps."""
+        inherits = provenance.traces or provenance.origins or provenance.sequences
+        if inherits or provenance.time is None:
             self._settle()
         for gathered in self._gathered.values():
             first, count = len(gathered.times), len(gathered.keys)
             if first == count:
                 continue
-            if mark.time is None:
-                gathered.times += map(mark.timestamps, gathered.rows)
+            if provenance.time is None:
+                gathered.times += map(provenance.timestamps, gathered.rows)
             else:
-                gathered.times += [mark.time] * (count - first)
-            if carries_on:
-                _carry_on(gathered, first, mark)
+                gathered.times += [provenance.time] * (count - first)
+            if inherits:
+                _inherit(gathered, first, provenance)
             gathered.rows.clear()
             gathered.left.clear()
 
     def appends(self) -> list[Append]:
-        """All of it, by stream and shard, in the order in which it was made."""
+        """All outputs, by stream and shard, in the order in which they were made."""
         return [part for gathered in self._gathered.values() for part in _appends(gathered)]
 
     def clear(self) -> None:
@@ -266,37 +257,37 @@ class Outputs:
         self.overflows = False
 
 
-def _check_more(more: More) -> None:
-    unknown = more.keys() - More.__annotations__.keys()
+def _check_fields(fields: RecordFields) -> None:
+    unknown = fields.keys() - RecordFields.__annotations__.keys()
     if unknown:
-        known = ", ".join(More.__annotations__)
+        known = ", ".join(RecordFields.__annotations__)
         raise TypeError(f"out.append takes no {', '.join(unknown)}: value, key, {known}")
 
 
-def _carry_on(gathered: _Gathered, first: int, mark: Provenance) -> None:
-    """Sequence, trace and origin of the input, where the handler gave none."""
+def _inherit(gathered: _Gathered, first: int, provenance: Provenance) -> None:
+    """Pass on sequence, trace and origin of the input, where the handler gave none."""
     before, nth = -1, 0
     for at, row in enumerate(gathered.rows, first):
         nth, before = (nth + 1 if row == before else 0), row
         found = gathered.extra.get(at)
         plain = Row(gathered.keys[at], gathered.data[at], 0)
         made, shard, timed = (plain, None, False) if found is None else found
-        if mark.traces is not None and made.trace is None:
-            made = made._replace(trace=mark.traces(row))
-        if mark.origins is not None:
-            origin = (ORIGIN, b"%s/%d" % (mark.origins(row), nth))
+        if provenance.traces is not None and made.trace is None:
+            made = made._replace(trace=provenance.traces(row))
+        if provenance.origins is not None:
+            origin = (ORIGIN, b"%s/%d" % (provenance.origins(row), nth))
             made = made._replace(headers=[*made.headers, origin])
-        if mark.sequences is not None and not timed and not made.sequence:
-            made = made._replace(sequence=mark.sequences(row))
+        if provenance.sequences is not None and not timed and not made.sequence:
+            made = made._replace(sequence=provenance.sequences(row))
         gathered.extra[at] = made, shard, timed
 
 
 def _appends(gathered: _Gathered) -> Iterator[Append]:
-    info, _, shares = gathered.target
+    info, _, sharding = gathered.target
     keys, count = gathered.keys, len(gathered.keys)
     if not count:
         return
-    if gathered.extra or count <= FEW:
+    if gathered.extra or count <= ROWS_FEW:
         rows: dict[int, list[Row]] = {}
         for at in range(count):
             row, shard, timed = gathered.extra.get(at, (None, None, False))
@@ -304,11 +295,10 @@ def _appends(gathered: _Gathered) -> Iterator[Append]:
                 row = Row(keys[at], gathered.data[at], gathered.times[at])
             elif not timed:
                 row = row._replace(timestamp=gathered.times[at])
-            target = shares.shard_for(row.key, shard)
-            rows.setdefault(target, []).append(row.checked())
-        for target, made in rows.items():
-            yield Append(info, target, Batch.of_rows(made))
+            rows.setdefault(sharding.shard_for(row.key, shard), []).append(row.checked())
+        for index, made in rows.items():
+            yield Append(info, index, Batch.of_rows(made))
         return
     batch = timed_batch(keys, gathered.data, gathered.times)
-    for share in shares.parts(batch, keys):
-        yield from share.appends
+    for part in sharding.parts(batch, keys):
+        yield from part.appends

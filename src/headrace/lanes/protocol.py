@@ -1,6 +1,6 @@
-"""What a lane and its dispatcher say to each other: few, small messages of plain values.
+"""The messages of a lane and its dispatcher: few, small, made of plain values.
 
-In one process they are handed over as they are; between processes as MessagePack.
+Inside one process they are handed over as objects; between processes they travel as MessagePack.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from headrace.core.computations.verdict import Verdict
+
 Outcome = Literal["done", "parked", "stopped", "fenced", "rewound"]
-Action = Literal["retry", "skip", "dead-letter", "stop"]
 
 
 class Work(msgspec.Struct, tag="work", frozen=True):
-    """A slice to be worked on."""
+    """A slice for a lane to work on."""
 
     number: int
     computation: str
@@ -26,32 +27,34 @@ class Work(msgspec.Struct, tag="work", frozen=True):
     start: int
     end: int
     warm: bool
+    """The lane had the last slice of this grant: what it remembers of the shard is true."""
     attempts: bytes = b""
-    """What is stored about a record that made trouble."""
+    """What is stored about a record of the shard that made trouble."""
     step: int = 0
-    """A step of so many records that is noted in the store before it is taken; 0: not so."""
+    """How many records form a step that is noted in the store before it is taken; 0: no step is
+    noted."""
     closing: bool = False
-    """Its shard is let go: say goodbye."""
+    """The replica lets the shard go: the lane only calls the handler's ``close``."""
     timers: dict[str, float] = {}
-    """By key, in seconds of the clock on the wall."""
+    """The times of the timers by key, in seconds of the wall clock."""
 
 
 class Failed(msgspec.Struct, tag="failed", frozen=True):
-    """A record has failed: what now?"""
+    """A record has failed: the lane asks what to do."""
 
     number: int
     failed: int
-    """So many attempts by now."""
+    """How many attempts at the record have failed."""
     retries: bool
-    """Whether another one could help."""
+    """Whether another attempt could help."""
     handled: int = 0
-    """So many records of the slice were handled before it."""
+    """How many records of the slice were handled before this one."""
 
 
-class Judged(msgspec.Struct, tag="verdict", frozen=True):
-    action: Action
-    wait_s: float = 0.0
-    why: str = ""
+class Judged(msgspec.Struct, tag="judged", frozen=True):
+    """The answer to `Failed`."""
+
+    verdict: Verdict
 
 
 class Report(msgspec.Struct, tag="report", frozen=True, kw_only=True):
@@ -59,11 +62,11 @@ class Report(msgspec.Struct, tag="report", frozen=True, kw_only=True):
 
     number: int
     next: int
-    """Everything before this is committed."""
+    """Every record before this offset is committed."""
     outcome: Outcome
     wait_s: float = 0.0
     records: int = 0
-    """How many were handled, skipped and dead-lettered ones too."""
+    """How many records were handled, with the skipped and dead-lettered ones."""
     spent_s: float = 0.0
     outputs: int = 0
     failures: int = 0
@@ -76,16 +79,18 @@ class Report(msgspec.Struct, tag="report", frozen=True, kw_only=True):
     at_ms: int = 0
     """The timestamp of the last record handled."""
     timers: dict[str, float] | None = None
-    """Those that are set by now; None: as before."""
+    """The timers that are set now; None: as before."""
     rewind: int | None = None
-    """The checkpoint is to be moved back there."""
+    """The offset that the checkpoint is to be moved back to."""
 
 
 class Progress(msgspec.Struct, tag="progress", frozen=True):
-    """How far a lane is: said now and then, so that a hung one is found."""
+    """How far a lane is. A lane sends it now and then, so that a hung handler is found."""
 
     number: int
+    """The number of the slice."""
     offset: int | None
+    """The offset of the record in hand; None while the slice is read or stored."""
 
 
 class Ask(msgspec.Struct, tag="ask", frozen=True):
@@ -93,20 +98,26 @@ class Ask(msgspec.Struct, tag="ask", frozen=True):
 
 
 class Cut(msgspec.Struct, tag="cut", frozen=True):
-    """End the slice behind the record in hand."""
+    """The lane shall end the slice behind the record in hand."""
 
     number: int
 
 
-class Logged(msgspec.Struct, tag="said", frozen=True):
-    """What a lane logs: the replica's log has it."""
+class Logged(msgspec.Struct, tag="logged", frozen=True):
+    """A line for the replica's log."""
 
     level: int
     text: str
 
 
-class Beat(msgspec.Struct, tag="beat", frozen=True):
-    """The replica is there."""
+class CannotWork(msgspec.Struct, tag="cannot work", frozen=True):
+    """The lane cannot begin to work. It is sent instead of the first `Ask`."""
+
+    why: str
+
+
+class Alive(msgspec.Struct, tag="alive", frozen=True):
+    """The replica lives, and has no work yet."""
 
 
 class Close(msgspec.Struct, tag="close", frozen=True):
@@ -114,12 +125,12 @@ class Close(msgspec.Struct, tag="close", frozen=True):
 
 
 class LaneDispatcher(Protocol):
-    """What one lane sees of its dispatcher."""
+    """What a lane sees of its dispatcher."""
 
     def ask(self, lane: int) -> Work | None:
         """Wait for the next slice of this lane; None: there will be none."""
 
-    def failed(self, lane: int, failed: Failed) -> Judged:
+    def failed(self, lane: int, failed: Failed) -> Verdict:
         """What to do about a record that failed. Does not wait."""
 
     def report(self, lane: int, report: Report) -> None:
@@ -127,10 +138,20 @@ class LaneDispatcher(Protocol):
 
 
 class DispatcherPort(LaneDispatcher, Protocol):
-    """What an engine sees of the dispatcher of its replica. Called by any thread."""
+    """What an engine sees of the dispatcher of its replica. Any thread may call it."""
 
     def enter(self, lane: int) -> None:
         """Expect a lane of this number: it will ask."""
 
     def ask_soon(self, lane: int) -> queue.SimpleQueue[Work | None]:
         """Like `ask`, without waiting: the answer comes into the queue."""
+
+
+class LaneAtWork(Protocol):
+    """What others than its own thread see of a lane. Any thread may call it."""
+
+    def cut(self, number: int) -> None:
+        """End the slice of this number behind the record in hand."""
+
+    def progress(self) -> Progress | None:
+        """How far the lane is; None if it has no slice in hand."""

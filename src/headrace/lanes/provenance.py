@@ -1,21 +1,34 @@
-"""What a batch of input tells about its records and about what is made from them."""
+"""What outputs inherit from the records they are made from: time, sequence, trace and origin."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
-import pyarrow as pa
-
-from headrace.core.model import Flag, Record
+from headrace.core.model import Record
 from headrace.core.records.batch import Batch
-from headrace.lanes.outputs import ORIGIN, Provenance
 from headrace.lanes.tracing import spans
 
-_ACTING = Flag.COMMIT | Flag.POISON_PILL
+ORIGIN = "headrace-origin"
+"""The header that names the record of a source from which an output was made, where that is asked
+for."""
+
+
+class Provenance(NamedTuple):
+    """What one handled batch passes on to the outputs made from it. Each function takes a row of
+    the batch."""
+
+    timestamps: Callable[[int], int]
+    sequences: Callable[[int], int] | None = None
+    traces: Callable[[int], bytes | None] | None = None
+    origins: Callable[[int], bytes] | None = None
+    """The record of a source that a row comes from; None: outputs do not name their origin."""
+    time: int | None = None
+    """The timestamp of all rows, if they have the same."""
 
 
 def provenance_of(batch: Batch, *, tells_origins: bool) -> Provenance:
-    """For outputs that were made from its rows one by one."""
+    """For outputs that are made from the rows of the batch one by one."""
     time_ms = _only_time(batch)
     return Provenance(
         batch.timestamps.__getitem__ if time_ms is None else lambda _: time_ms,
@@ -27,40 +40,14 @@ def provenance_of(batch: Batch, *, tells_origins: bool) -> Provenance:
 
 
 def provenance_of_all(batches: Sequence[Batch], *, tells_origins: bool) -> Provenance:
-    """For outputs that were made from all of them together: as if from the last."""
+    """For outputs that are made from all batches together, as if from the last record."""
     last = batches[-1]
     time_ms = last.timestamps[-1]
     return Provenance(lambda _: time_ms, origins=_origins(last) if tells_origins else None)
 
 
-def flagged(batch: Batch) -> list[int]:
-    """The rows whose flags ask for something."""
-    if batch.has_no_flags:
-        return []
-    return [row for row, flags in enumerate(batch.flags) if flags & _ACTING]
-
-
-def to_first_flag(batches: list[Batch], behind: int) -> tuple[list[Batch], int]:
-    """The batches up to the first record whose flags ask for something, and where to go on."""
-    for at, batch in enumerate(batches):
-        for row in flagged(batch)[:1]:
-            following = batch.offsets[row] + 1
-            if row + 1 == len(batch):
-                following = batches[at + 1].offsets[0] if batches[at + 1 :] else behind
-            return [*batches[:at], batch.part(0, row + 1)], following
-    return batches, behind
-
-
-def as_arrow(batches: Sequence[Batch]) -> pa.RecordBatch:
-    """All of them as one."""
-    if len(batches) == 1:
-        return batches[0].arrow
-    table = pa.Table.from_batches([batch.arrow for batch in batches]).combine_chunks()
-    return table.to_batches()[0]
-
-
 def _only_time(batch: Batch) -> int | None:
-    """The timestamp of all records, if they have the same: told without looking at each."""
+    """The timestamp of all records, if they have the same; found without a look at each record."""
     earliest, latest = batch.times_ms
     return latest if earliest == latest else None
 
@@ -68,7 +55,7 @@ def _only_time(batch: Batch) -> int | None:
 def _origins(batch: Batch) -> Callable[[int], bytes]:
     def of(row: int) -> bytes:
         record = Record(batch, row)
-        told = dict(record.headers).get(ORIGIN)
-        return str(record.id).encode() if told is None else told
+        inherited = dict(record.headers).get(ORIGIN)
+        return str(record.id).encode() if inherited is None else inherited
 
     return of

@@ -1,22 +1,20 @@
-"""The slice in a lane's hand, as seen from outside: how far it is, and that it shall end."""
+"""The slice that a lane works on, seen from outside: which record is in hand, and a way to end the
+slice early."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from operator import length_hint
 
 from headrace.core.model import Record
 from headrace.core.records.batch import Batch
+from headrace.core.records.cuttable_rows import CuttableRows
 
 APART = -1
-"""The offset in hand while a call is about no record."""
+"""The offset in hand while the handler is called without a record."""
 
 
 class SliceInHand:
-    """Used by its lane; `cut` and `offset` by any thread.
-
-    Nothing is counted or asked for each record: how many rows are left tells which one is in hand,
-    and the gate, emptied by whoever wants an end, ends the iteration behind it."""
+    """Belongs to one lane. Any thread may ask for `offset` and call `cut`."""
 
     def __init__(self, number: int, start: int) -> None:
         self.number = number
@@ -25,53 +23,43 @@ class SliceInHand:
         """The user's code is at work."""
         self._is_apart = False
         self._start = start
-        self._batch: Batch | None = None
-        self._gate: list[Batch] = []
-        self._rows: Iterator[int] = iter(())
-        self._end = 0
+        self._rows: CuttableRows | None = None
+        """What was handed out last. Batch and rows change together, by one assignment: another
+        thread never combines the rows of one batch with the offsets of another."""
 
     def records(self, batch: Batch, begin: int, end: int) -> Iterator[Record]:
-        """The records at these positions, until it is cut."""
-        self._batch = None  # so that nobody combines the old one with the new rows
-        self._end = end
-        self._rows = iter(range(begin, end))
-        self._gate = [batch] * (end - begin)
-        self._batch = batch
-        if self.is_cut:
-            self._gate.clear()
-        return map(Record, self._gate, self._rows)
+        """The records in these rows, until the slice is cut."""
+        rows = self._rows = CuttableRows(batch, begin, end)
+        if self.is_cut:  # by another thread, which may not have seen these rows
+            rows.cut()
+        return rows.left
+
+    @property
+    def rows(self) -> CuttableRows:
+        """What `records` handed out last."""
+        assert self._rows is not None, "no record was handed out yet"
+        return self._rows
 
     @property
     def row(self) -> Callable[[], int]:
-        """How to tell the row in hand of what was given out last."""
-        last, left = self._end - 1, self._rows.__length_hint__  # type: ignore[attr-defined]
-        return lambda: last - left()
-
-    @property
-    def rows_left(self) -> tuple[Callable[[], int], int]:
-        """The same in two parts, of which only the first is asked for each record: how many rows
-        come behind the one in hand, and which is the last of them."""
-        return self._rows.__length_hint__, self._end - 1  # type: ignore[attr-defined]
-
-    @property
-    def given(self) -> int:
-        """The row that comes next."""
-        return self._end - length_hint(self._rows)
+        """A function that tells the row of the record in hand."""
+        last, count_left = self.rows.end - 1, self.rows.count_left
+        return lambda: last - count_left()
 
     @property
     def offset(self) -> int | None:
-        """Of the record in hand; None if the user's code is not at work."""
+        """The offset of the record in hand; None while the user's code is not at work."""
         if not self.is_busy:
             return None
         if self._is_apart:
             return APART
-        batch, row = self._batch, self.given - 1
-        if batch is None or not 0 <= row < len(batch):
+        rows = self._rows
+        if rows is None or (row := rows.given - 1) < 0:
             return self._start
-        return batch.offsets[row]
+        return rows.batch.offsets[row]
 
     def __enter__(self) -> SliceInHand:
-        """A handler is at work."""
+        """The handler is at work from here on."""
         self.is_busy = True
         return self
 
@@ -79,11 +67,12 @@ class SliceInHand:
         self.is_busy = self._is_apart = False
 
     def apart(self) -> SliceInHand:
-        """For a call that is about no record."""
+        """For a call without a record: ``with slice_in_hand.apart(): ...``"""
         self._is_apart = True
         return self
 
     def cut(self) -> None:
-        """No further record of this slice."""
+        """Hand out no further record of this slice."""
         self.is_cut = True
-        self._gate.clear()
+        if self._rows is not None:
+            self._rows.cut()

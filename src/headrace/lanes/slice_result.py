@@ -1,4 +1,4 @@
-"""The account of a slice: what has become of it so far."""
+"""What has become of a slice so far."""
 
 from __future__ import annotations
 
@@ -13,51 +13,55 @@ from headrace.lanes.story import RecordOutcome
 @dataclass(slots=True)
 class SliceResult:
     next: int
+    """Every record before this offset is done."""
     committed: int
-    """Up to there it is stored."""
+    """Every record before this offset is done and stored."""
     records: int = 0
     outputs: int = 0
     failures: int = 0
     retries: int = 0
     skipped: int = 0
     dead_letters: int = 0
-    letters: list[Row] = field(default_factory=list)
+    dead_letter_rows: list[Row] = field(default_factory=list)
+    """The dead letters that are not stored yet."""
     outcome: Outcome = "done"
     wait_s: float = 0.0
     reason: str = ""
     at_ms: int = 0
     """The timestamp of the last record handled."""
-    ends: bool = False
-    """Nothing more of the slice is handled."""
+    is_over: bool = False
+    """No further record of the slice is handled."""
     rewind: int | None = None
+    """The offset that the checkpoint is to be moved back to."""
     trouble: int | None = None
-    """So many attempts at the record at `next` have failed; 0 for a poison pill."""
+    """How many attempts at the record at `next` have failed; 0 for a poison pill; None if nothing
+    is to be noted about that record."""
     is_call: bool = False
-    """Or rather at a call that is about no record."""
+    """The trouble is with a call without a record, not with the record at `next`."""
     tries: dict[int, tuple[int, RecordOutcome]] = field(default_factory=dict)
     """By offset: how many attempts failed at a record, and what became of the record."""
     stored: tuple[int, int, int] = (0, 0, 0)
-    """Of records, skipped ones and dead letters: how many are stored."""
+    """How many records, skipped records and dead letters are stored."""
 
-    def back(self) -> None:
-        """What was not stored did not come to be."""
-        self.next, self.letters = self.committed, []
+    def drop(self) -> None:
+        """Forget what is not stored."""
+        self.next, self.dead_letter_rows = self.committed, []
         self.records, self.skipped, self.dead_letters = self.stored
 
-    def forth(self, outputs: int) -> None:
-        """All of it is stored."""
-        self.committed, self.letters = self.next, []
+    def note_commit(self, outputs: int) -> None:
+        """Everything so far is stored, with this many outputs."""
+        self.committed, self.dead_letter_rows = self.next, []
         self.stored = self.records, self.skipped, self.dead_letters
         self.outputs += outputs
 
     def park(self, wait_s: float, reason: str) -> None:
-        """It is worked on again after so long."""
-        self.outcome, self.wait_s, self.reason, self.ends = "parked", wait_s, reason, True
+        """Have the slice worked on again after a while."""
+        self.outcome, self.wait_s, self.reason, self.is_over = "parked", wait_s, reason, True
 
     def stop(self, reason: str, failed: int | None) -> None:
-        """The shard stops, after so many failed attempts; 0: because it was told to; None: nothing
-        can be noted about it."""
-        self.outcome, self.reason, self.trouble, self.ends = "stopped", reason, failed, True
+        """Have the shard stopped after ``failed`` failed attempts: 0 if the record asked for it,
+        None if nothing can be noted about the record."""
+        self.outcome, self.reason, self.trouble, self.is_over = "stopped", reason, failed, True
 
     def report(
         self,

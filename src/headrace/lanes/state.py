@@ -1,4 +1,5 @@
-"""What a computation remembers of a shard: a mapping that is committed with the checkpoint."""
+"""``state`` of a handler: what a computation remembers of a shard, committed with the
+checkpoint."""
 
 from __future__ import annotations
 
@@ -14,8 +15,9 @@ from headrace.core.ports import Backend, Grant
 from headrace.core.transaction import VALUE_BYTES_MAX, state_entry
 
 FULL_BYTES = 1024 * 1024
-"""With so much changed, the slice ends behind the record in hand."""
-MOST_BYTES = 3 * 1024 * 1024
+"""A slice that has changed more than this ends behind the record in hand."""
+CHANGED_BYTES_MAX = 3 * 1024 * 1024
+"""The changes of one record must fit into this."""
 
 _ABSENT = object()
 
@@ -24,7 +26,7 @@ _decode = msgspec.msgpack.Decoder().decode
 
 
 class Budget:
-    """How much of their states the shards of a lane may keep in memory, together."""
+    """How much of their states the shards of one lane may keep in memory together."""
 
     def __init__(self, nbytes_max: int) -> None:
         self._nbytes_max = nbytes_max
@@ -40,10 +42,10 @@ class Budget:
 
 
 class State(MutableMapping[str, Any]):
-    """``state`` of a handler: text to anything that MessagePack can hold. What was changed inside
-    a value is kept only if the value is set again.
+    """A mapping from text to anything that MessagePack can hold. A change inside a value is kept
+    only if the value is set again.
 
-    One lane at a time uses it; it holds for one grant."""
+    One lane uses a state, under one grant."""
 
     def __init__(self, backend: Backend, grant: Grant, budget: Budget) -> None:
         self._backend = backend
@@ -51,11 +53,11 @@ class State(MutableMapping[str, Any]):
         budget.sharing[id(self)] = self
         self._place = grant.group, grant.stream.id, grant.shard
         self._known: dict[str, bytes | None] = {}
-        """What is committed, as far as it was looked at."""
+        """The committed values that were looked up."""
         self._changed: dict[str, bytes | None] = {}
-        """Not yet committed; None: removed."""
+        """The values that are not committed yet; None: removed."""
         self._undo: list[tuple[int, str, Any]] = []
-        """By which row what was changed, and what stood there before."""
+        """Each change: the row that caused it, the key, and the value that stood there before."""
         self._row: Callable[[], int] = lambda: 0
         self._on_full: Callable[[], None] = lambda: None
         self._changed_bytes = 0
@@ -100,11 +102,13 @@ class State(MutableMapping[str, Any]):
     # For the lane
 
     def follow(self, row: Callable[[], int], on_full: Callable[[], None]) -> None:
+        """Changes belong to the row that ``row`` tells from now on. ``on_full`` is called when
+        enough is changed."""
         self._row = row
         self._on_full = on_full
 
     def take_back(self, row: int) -> None:
-        """What this row of the batch in hand, and those behind it, have changed."""
+        """Undo what this row of the batch in hand and the rows behind it have changed."""
         while self._undo and self._undo[-1][0] >= row:
             _, key, before = self._undo.pop()
             self._changed_bytes -= _size(key, self._changed[key])
@@ -122,16 +126,17 @@ class State(MutableMapping[str, Any]):
         return {key.encode(): data for key, data in self._changed.items()}
 
     def committed(self) -> None:
+        """The changes are stored."""
         self._known |= self._changed
         self._budget.spend(self._changed_bytes)
         self.drop()
 
     def forget(self) -> None:
-        """What is committed can be looked up again."""
+        """Forget the committed values: they can be looked up again."""
         self._known.clear()
 
     def drop(self) -> None:
-        """Nothing of what was changed came to be."""
+        """Forget all changes that are not stored."""
         self._changed.clear()
         self._undo.clear()
         self._changed_bytes = 0
@@ -143,10 +148,10 @@ class State(MutableMapping[str, Any]):
         if found is _ABSENT:
             found = self._known.get(key, _ABSENT)
         if found is _ABSENT:
-            found = self._looked_up(key)
+            found = self._look_up(key)
         return found  # type: ignore[return-value]
 
-    def _looked_up(self, key: str) -> bytes | None:
+    def _look_up(self, key: str) -> bytes | None:
         _check_key(key)
         row = self._backend.get(store_keys.state_key(*self._place, key.encode()))
         data = None if row is None else state_entry(row.value)[1]
@@ -162,10 +167,10 @@ class State(MutableMapping[str, Any]):
         if before is not _ABSENT:
             self._changed_bytes -= _size(key, before)
         if self._changed_bytes > FULL_BYTES:
-            if self._changed_bytes > MOST_BYTES:
+            if self._changed_bytes > CHANGED_BYTES_MAX:
                 raise BadValue(
-                    f"one record changed more than {MOST_BYTES} bytes of state, and they are "
-                    "stored in one commit: change less at once"
+                    f"one record changed more than {CHANGED_BYTES_MAX} bytes of state, and they "
+                    "are stored in one commit: change less at once"
                 )
             self._on_full()
 

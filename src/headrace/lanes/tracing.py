@@ -1,4 +1,4 @@
-"""Trace context (W3C ``traceparent``) carried from a record to what is made from it."""
+"""Trace context (W3C ``traceparent``), carried from a record to the outputs made from it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _PARENT = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2}
 
 
 def next_span(trace: bytes) -> bytes:
-    """The same trace with a new span; what is no traceparent is carried on as it is."""
+    """The same trace with a new span. A trace that is no traceparent is carried on unchanged."""
     found = _PARENT.fullmatch(trace)
     if found is None:
         return trace
@@ -19,7 +19,7 @@ def next_span(trace: bytes) -> bytes:
 
 
 def spans(traces: Sequence[bytes | None]) -> Callable[[int], bytes | None]:
-    """The trace of what is made from a row: all of it belongs to one span."""
+    """A function from a row to the trace of its outputs: all outputs of a row share one span."""
     made: dict[int, bytes | None] = {}
 
     def of(row: int) -> bytes | None:

@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable, Collection, Mapping
 
 from headrace.core.computations.dispatch import Assigned, Dispatch, Duty, DutyState, LostSlice
-from headrace.core.computations.verdict import FailureJudge
+from headrace.core.computations.verdict import FailureJudge, Verdict
 from headrace.core.errors import LaneLost
 from headrace.core.ports import Grant
-from headrace.lanes.protocol import Failed, Judged, Report, Work
+from headrace.lanes.protocol import Failed, Report, Work
 from headrace.process.clock import now_ms
 from headrace.replica.closing import ClosingShards
 from headrace.replica.counters import Counters
@@ -78,12 +78,11 @@ class Dispatcher:
             self._deal()
             return inbox
 
-    def failed(self, lane: int, failed: Failed) -> Judged:
+    def failed(self, lane: int, failed: Failed) -> Verdict:
         with self._lock:
             assigned = self._in_hand(lane, failed.number)
             judge = self._judges[assigned.duty.computation]
-            verdict = judge.failed(failed.failed, failed.retries, failed.handled)
-        return Judged(verdict.action, verdict.wait_s, verdict.why)
+            return judge.failed(failed.failed, failed.retries, failed.handled)
 
     def report(self, lane: int, report: Report) -> None:
         with self._lock:
@@ -146,7 +145,7 @@ class Dispatcher:
         """The duties that have ended, as they should; they are forgotten."""
         with self._lock:
             found: list[tuple[DutyState, DutyRecord]] = []
-            for state in self._dispatch.gone(self._clock()):
+            for state in self._dispatch.gone():
                 record = self._records.pop(state.duty)
                 if not self._closing.takes(state, record, record.grant, self._inboxes):
                     found.append((state, record))

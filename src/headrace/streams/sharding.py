@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from headrace.core.errors import ShardClosed
 from headrace.core.model import StreamInfo
-from headrace.core.ports import Append, Producer
+from headrace.core.ports import Append, Codec, Producer
 from headrace.core.records.batch import Batch
 from headrace.core.records.limits import check_shard
 from headrace.core.records.routing import router
@@ -103,3 +103,11 @@ class Sharding:
             else:
                 targets.append(route(key))
         return targets
+
+
+class Target(NamedTuple):
+    """A stream that a computation may append to."""
+
+    info: StreamInfo
+    codec: Codec
+    sharding: Sharding

@@ -15,7 +15,6 @@ from headrace.core.computations.dispatch import (
     SLICE_RECORDS_MAX,
     SLICE_S,
     WARM_S,
-    Allocation,
     Assigned,
     Dispatch,
     Duty,
@@ -25,6 +24,7 @@ from headrace.core.computations.dispatch import (
     Rules,
     State,
 )
+from headrace.core.computations.settings import Allocation
 from headrace.core.model import ShardId
 
 TOKEN = b"1"
@@ -342,20 +342,20 @@ def test_a_revoked_shard_is_not_given_out_and_has_ended_at_once() -> None:
     dispatch.revoke(duty(), TOKEN, 5.0)
     assert dealt(dispatch, 0.0, 0) == {}
     assert dispatch.wake_s() == inf
-    assert [hold.duty for hold in dispatch.gone(0.0)] == [duty()]
+    assert [hold.duty for hold in dispatch.gone()] == [duty()]
     assert dispatch.holds == {}
-    assert dispatch.gone(0.0) == []
+    assert dispatch.gone() == []
 
 
 def test_the_slice_in_flight_of_a_revoked_shard_is_waited_for() -> None:
     dispatch = machine(1000)
     given = dealt(dispatch, 0.0, 0)[0]
     dispatch.revoke(duty(), TOKEN, 5.0)
-    assert (dispatch.gone(1.0), dispatch.overdue(1.0), dispatch.wake_s()) == ([], [], 5.0)
+    assert (dispatch.gone(), dispatch.overdue(1.0), dispatch.wake_s()) == ([], [], 5.0)
     assert state(dispatch, 1.0) == "ending"
     done(dispatch, given, 4.0)
     assert dealt(dispatch, 4.0, 0) == {}
-    (hold,) = dispatch.gone(4.0)
+    (hold,) = dispatch.gone()
     assert (hold.at, hold.doubtful) == (given.end, False)
 
 
@@ -366,7 +366,7 @@ def test_the_lane_of_a_revoked_shard_is_lost_at_the_deadline_and_only_that() -> 
     assert dispatch.overdue(4.9) == []
     assert dispatch.overdue(5.0) == [LostSlice(0, duty(0), TOKEN)]
     assert dispatch.in_hand == {1: given[1]}
-    (hold,) = dispatch.gone(5.0)
+    (hold,) = dispatch.gone()
     assert (hold.duty, hold.doubtful) == (duty(0), True)
     assert done(dispatch, given[0], 6.0) is None
 
@@ -403,7 +403,7 @@ def test_what_is_said_about_another_grant_changes_nothing() -> None:
 def test_a_lost_grant_without_a_slice_in_flight_is_forgotten() -> None:
     dispatch = machine(10)
     dispatch.lose(duty(), TOKEN, 5.0)
-    assert (dispatch.holds, dispatch.leaving, dispatch.gone(9.0)) == ({}, {}, [])
+    assert (dispatch.holds, dispatch.leaving, dispatch.gone()) == ({}, {}, [])
 
 
 def test_a_shard_granted_anew_waits_for_the_lane_that_works_under_the_old_grant() -> None:
@@ -819,7 +819,7 @@ def test_whatever_happens_a_duty_is_ready_when_it_stands_so_and_is_in_one_lane(
             case 2:
                 dispatch.lose(own, token, now_s + 1)
             case 3:
-                dispatch.gone(now_s)
+                dispatch.gone()
             case 4:
                 dispatch.overdue(now_s)
             case 5:

@@ -11,13 +11,13 @@ from typing import NoReturn
 from headrace.core.computations.dispatch import (
     SLICE_RECORDS_MAX,
     WARM_S,
-    Allocation,
     Assigned,
     Dispatch,
     Duty,
     DutyState,
     Rules,
 )
+from headrace.core.computations.settings import Allocation
 from tests.harness.simulator.checks import Violation
 from tests.harness.simulator.world import World
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 import random
 from typing import NamedTuple
 
-from headrace.core.computations.dispatch import Allocation, Rules
+from headrace.core.computations.dispatch import Rules
+from headrace.core.computations.settings import Allocation
 
 COST_S_MIN = 0.002
 """What a record takes at least."""

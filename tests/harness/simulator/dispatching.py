@@ -332,7 +332,7 @@ class _Dispatching:
             self._grant(told.duty)
 
     def _let_go(self) -> None:
-        for hold in self.dispatch.gone(self.world.now_s):
+        for hold in self.dispatch.gone():
             self.world.note(None, "gone", hold.duty, hold.token)
             self.book.let_go(hold)
             self.shards[hold.duty].fence()

@@ -26,9 +26,9 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Literal, NamedTuple
 
+from headrace.core.computations.settings import Allocation
 from headrace.core.model import ShardId
 
-Allocation = Literal["pool", "static"]
 State = Literal[
     "ending", "doubtful", "stopped", "in flight", "held back", "parked", "ready", "idle"
 ]  # fmt: skip
@@ -199,7 +199,7 @@ class Dispatch:
                 ending_s = inf if hold.ending_s is None else hold.ending_s
                 self.leaving[hold.given.lane] = min(until_s, ending_s)
 
-    def gone(self, now_s: float) -> list[DutyState]:
+    def gone(self) -> list[DutyState]:
         """Those that shall end and have: nothing is in flight. They are forgotten."""
         found = [h for h in self.holds.values() if h.ending_s is not None and h.given is None]
         for hold in found:

@@ -6,10 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from headrace.core.computations.computation import CONCURRENCY_MAX, Computation
-from headrace.core.computations.dispatch import Allocation
 from headrace.core.computations.policy import Policy
 from headrace.core.computations.topology import Topology
 from headrace.core.errors import BadSetting, Invalid
@@ -22,6 +21,8 @@ LANES_MAX = 1_000
 DEFAULT = "default"
 _SECTIONS = ("hub", "run", "streams", "computations", "policies", "options", "spark")
 
+Allocation = Literal["pool", "static"]
+"""How shards are shared among lanes: any lane takes any shard, or each shard has its lane."""
 Section = Mapping[str, Any]
 Sections = Mapping[str, Section]
 

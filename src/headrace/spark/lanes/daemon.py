@@ -1,8 +1,8 @@
-"""The process that Spark forks its Python workers from, with what a lane needs loaded already: a
-lane that is lost is replaced in a fraction of a second, and its pages are shared with the others.
+"""The process that Spark forks its Python workers from. It has loaded what a lane needs: a lost
+lane is replaced in a fraction of a second, and all workers share the pages.
 
-Only modules are loaded here. What keeps threads, files or locks is made in the worker: a fork would
-break it.
+Only modules are loaded here. Threads, files and locks are made in the worker: a fork would break
+them.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ ZIPPED = "pyspark.zip"
 
 
 def unzipped(places: list[str]) -> list[str]:
-    """Without the zip that Spark puts first, if the same PySpark is installed in a directory: from
-    the zip every module is compiled anew, which takes longer than all else together."""
+    """The places of modules without the zip that Spark puts first, if the same PySpark is installed
+    in a directory. From the zip every module is compiled anew, which takes longer than everything
+    else together."""
     others = [place for place in places if Path(place).name != ZIPPED]
     found = PathFinder.find_spec("pyspark", others)
     if found is None or found.origin is None:
@@ -36,16 +37,17 @@ def load() -> None:
     import pyspark.worker  # noqa: F401
 
     import headrace.backends.lmdb.backend
-    import headrace.codec.registry
+    import headrace.engines.open_lane
     import headrace.spark.lanes.task  # noqa: F401
 
-    pa.array([b""])  # loads pandas, if that is there
+    pa.array([b""])  # loads pandas, if pandas is installed
     gc.collect()
-    gc.freeze()  # so that no collection in a worker touches what is shared
+    gc.freeze()  # so that no collection in a worker touches the shared pages
 
 
 def _start_no_threads() -> None:
-    """A lock that such a thread holds at the moment of a fork would be held for ever."""
+    """Have libraries start no threads: a lock that such a thread holds at the moment of a fork
+    would be held for ever."""
     os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 

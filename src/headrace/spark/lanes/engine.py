@@ -1,11 +1,12 @@
-"""Spark as an engine: where its executors are, whether they reach the hub, and how they are
-told."""
+"""Spark as an engine: where its executors are, whether they reach the hub, and what their lanes are
+given."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -13,8 +14,8 @@ import msgspec
 from headrace.core.errors import BadSetting, BadTopology
 from headrace.engines.engine import Engine, LaneFactory, LaneWork
 from headrace.engines.lane_server import LaneServer
-from headrace.engines.lane_spec import lane_spec_for
-from headrace.engines.remote_lane import this_machine
+from headrace.engines.lane_spec import this_machine
+from headrace.engines.remote_lanes import lane_spec_for
 from headrace.lanes.protocol import DispatcherPort
 from headrace.spark.lanes.lanes import SparkLanes, is_connect
 from headrace.spark.lanes.reach import address, check_reach, is_this_host, says_yes
@@ -23,28 +24,24 @@ from headrace.spark.session.needs import check_packages, check_python, check_slo
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-BEATS = 4
-"""So many in the time after which a lane takes its replica for gone."""
+SIGNS_OF_LIFE = 4
+"""How many signs of life a lane gets in the time after which it takes its replica for gone."""
 REGISTERED_S = 60.0
-"""So long executors may take to come, from the start of their session on."""
+"""How long executors may take to register, from the start of their session on."""
 REGISTERED_S_MIN = 2.0
 LOOK_S = 0.1
-WORKS_FOR_CHARS_MAX = 200
+NAMES_CHARS_MAX = 200
 
 log = logging.getLogger("headrace")
 
 
 def on_spark(session: SparkSession) -> Engine:
-    """Lanes as tasks of this session."""
+    """Lanes live in tasks of this session."""
     check_packages(connect=is_connect(session))
-
-    def engine(wanted: LaneWork) -> LaneFactory:
-        return _made(session, wanted)
-
-    return engine
+    return Engine("spark", partial(_spark_lanes, session), shares_a_process=False)
 
 
-def _made(session: SparkSession, wanted: LaneWork) -> LaneFactory:
+def _spark_lanes(session: SparkSession, work: LaneWork) -> LaneFactory:
     def conf(key: str) -> str | None:
         found: str | None = session.conf.get(key, None)
         return found
@@ -53,42 +50,41 @@ def _made(session: SparkSession, wanted: LaneWork) -> LaneFactory:
         raise BadSetting("this Spark session was stopped: make another")
     master = conf("spark.master") or "that server"
     is_here = _is_here(session, master)
-    hub = check_reach(wanted.backend, master, is_here=is_here, conf=conf)
+    hub = check_reach(work.backend, master, is_here=is_here, conf=conf)
     if is_here and not is_connect(session):
         check_python(session.sparkContext.pythonExec)
-    _check_slots(session, master, wanted.settings.lanes)
-    pickled = _pickled(wanted)
-    lease_s = wanted.settings.session_s
-    errand = msgspec.structs.replace(
-        lane_spec_for(wanted, hub),
+    _check_slots(session, master, work.settings.lanes)
+    pickled = _pickled(work)
+    lease_s = work.settings.session_s
+    spec = msgspec.structs.replace(
+        lane_spec_for(work, hub),
         machine=this_machine(),
         lease_s=lease_s,
     )
     place = address(is_here=is_here, is_connect=is_connect(session), conf=conf)
 
-    def made(dispatcher: DispatcherPort, count: int) -> SparkLanes:
-        board = LaneServer(dispatcher, place, beyond_this_host=True, beat_s=lease_s / BEATS)
-        return SparkLanes(
-            board, count, errand, session, pickled=pickled, works_for=_works_for(wanted)
-        )
+    def make(dispatcher: DispatcherPort, count: int) -> SparkLanes:
+        alive_s = lease_s / SIGNS_OF_LIFE
+        server = LaneServer(dispatcher, place, beyond_this_host=True, alive_s=alive_s)
+        return SparkLanes(server, count, spec, session, pickled=pickled, computations=_names(work))
 
-    return made
-
-
-def _works_for(wanted: LaneWork) -> str:
-    names = ", ".join(wanted.kits)
-    return names if len(names) <= WORKS_FOR_CHARS_MAX else f"{names[:WORKS_FOR_CHARS_MAX]}…"
+    return make
 
 
-def _pickled(wanted: LaneWork) -> bytes | None:
-    """The topology itself, where nothing names it: from a prompt or a notebook."""
-    if wanted.reference is not None:
+def _names(work: LaneWork) -> str:
+    names = ", ".join(work.computations)
+    return names if len(names) <= NAMES_CHARS_MAX else f"{names[:NAMES_CHARS_MAX]}…"
+
+
+def _pickled(work: LaneWork) -> bytes | None:
+    """The topology itself, where no text names it: at a prompt or in a notebook."""
+    if work.reference is not None:
         return None
     from pyspark import cloudpickle
 
     dumps: Callable[[object], bytes] = cloudpickle.dumps
     try:
-        return dumps(wanted.topology)
+        return dumps(work.topology)
     except Exception as why:
         raise BadTopology(
             f"the topology cannot be sent to Spark: {type(why).__name__}: {why}; put it into a "
@@ -97,7 +93,7 @@ def _pickled(wanted: LaneWork) -> bytes | None:
 
 
 def _is_here(session: SparkSession, master: str) -> bool:
-    """Whether all lanes live on this machine, by what is known."""
+    """Whether all lanes will live on this machine, as far as this process knows."""
     if local_slots(master) is None:
         return False
     return not is_connect(session) or is_this_host(session.client.host)
@@ -112,7 +108,8 @@ def _check_slots(session: SparkSession, master: str, lanes: int) -> None:
 
 
 def _cluster_slots(session: SparkSession, lanes: int) -> int | None:
-    """How many tasks run at once, as soon as that suffices; None: there may be more any time."""
+    """How many tasks can run at once; waits until they suffice for the lanes, or no more executors
+    come. None: Spark adds executors when it needs them."""
     if says_yes(session.conf.get("spark.dynamicAllocation.enabled", None)):
         return None
     scala = session.sparkContext._jsc.sc()

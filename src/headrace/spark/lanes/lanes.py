@@ -1,7 +1,7 @@
-"""Lanes as tasks of Spark: one long-lived job each, so that one that is lost takes no other along.
+"""Lanes as tasks of Spark: each lane is a job of its own, so that a lost lane takes no other along.
 
-A lane is killed by its lifeline, which the kernel heeds at once. Spark is told afterwards, by
-another thread: it may be slow to answer, or stopped.
+A lane is killed by its lifeline, which the kernel heeds at once. Another thread cancels the job
+afterwards: Spark may be slow to answer, or stopped.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ if TYPE_CHECKING:
 log = logging.getLogger("headrace")
 
 STARTED_S = 120.0
-"""So long a lane may wait for a free slot and load its topology."""
+"""How long a lane may take to get a free slot and load its topology."""
 CANCEL_AGAIN_S = 0.5
 
 _RECENT = "most recent failure: "
-"""What follows is why; what is before, how often."""
+"""In an error of Spark, the reason stands behind these words; before them stands how often."""
 _CANCELLED = "SPARK_JOB_CANCELLED"
 
 
 class SparkLanes(RemoteLanes):
     def __init__(
         self,
-        board: LaneServer,
+        server: LaneServer,
         count: int,
-        errand: LaneSpec,
+        spec: LaneSpec,
         session: SparkSession,
         *,
         pickled: bytes | None,
-        works_for: str,
+        computations: str,
     ) -> None:
         super().__init__(
-            board,
+            server,
             count,
-            errand,
-            partial(SparkJob, session, pickled, works_for),
-            what="task",
+            spec,
+            partial(SparkJob, session, pickled, computations),
+            body_name="task",
             late=": has Spark a free slot for each lane?",
             started_s=STARTED_S,
             killed_s=0.0,
@@ -60,17 +60,18 @@ class SparkLanes(RemoteLanes):
 
 
 class SparkJob:
-    """One lane of a session, classic or Connect."""
+    """The body of one lane, in a classic session or in one of Spark Connect."""
 
     def __init__(
-        self, session: SparkSession, pickled: bytes | None, works_for: str, errand: LaneSpec
+        self, session: SparkSession, pickled: bytes | None, computations: str, spec: LaneSpec
     ) -> None:
+        """``computations`` names what the lane works for, on Spark's pages."""
         self.began_s = time.monotonic()
         self._session = session
-        self._lane = errand.lane
+        self._lane = spec.lane
         self._tag = f"headrace-lane-{secrets.token_hex(8)}"
-        self._title = f"lane {errand.lane} of {errand.replica}: {works_for}"
-        self._told = errand.to_line(), pickled
+        self._title = f"headrace lane {spec.lane} of {spec.replica}: {computations}"
+        self._given = spec.to_line(), pickled
         self._how = "its worker is gone: it crashed, was killed, or ran out of memory"
         self._is_killed = False
         self._over = threading.Event()
@@ -93,7 +94,7 @@ class SparkJob:
     def _run(self) -> None:
         try:
             with _named(self._session, self._tag, self._title):
-                (why,) = self._lived()
+                (why,) = self._run_task()
             self._how = why or "it has ended"
         except Exception as why:
             self._how = self._why(why)
@@ -102,24 +103,25 @@ class SparkJob:
         finally:
             self._over.set()
 
-    def _lived(self) -> list[str]:
-        """Not by a DataFrame where that can be avoided: its planner takes longer to load than all
-        of Headrace."""
+    def _run_task(self) -> list[str]:
+        """What the task returns. A DataFrame is avoided where that is possible: its planner takes
+        longer to load than all of Headrace."""
         if is_connect(self._session):
-            task = partial(arrow_lane_task, *self._told)
+            task = partial(arrow_lane_task, *self._given)
             made: Any = self._session.range(0, 1, 1, 1).mapInArrow(task, REPORT)
             return [row.why for row in made.collect()]
-        one = self._session.sparkContext.parallelize([0], 1)
-        return one.mapPartitions(partial(lane_task, *self._told)).collect()
+        context = self._session.sparkContext
+        # Not by `collect`, which names the stage after the file and line that called it.
+        return context.runJob(context.parallelize([0], 1), partial(lane_task, *self._given), [0])
 
     def _why(self, error: Exception) -> str:
-        said = first_line(error)
+        text = first_line(error)
         is_cut = isinstance(error, OSError) or type(error).__name__ == "Py4JNetworkError"
         gone = java_ended() if is_cut and not is_connect(self._session) else None
-        return gone or said.partition(_RECENT)[2] or said
+        return gone or text.partition(_RECENT)[2] or text
 
     def _cancel(self) -> None:
-        """Until it is over: a job that is about to begin cannot be cancelled yet."""
+        """Cancel until the job is over: a job that is about to begin cannot be cancelled yet."""
         try:
             while not self._over.is_set():
                 _cancel(self._session, self._tag)
@@ -138,8 +140,9 @@ def is_connect(session: SparkSession) -> bool:
 
 @contextmanager
 def _named(session: SparkSession, tag: str, title: str) -> Iterator[None]:
-    """What this thread submits can be cancelled by the tag, and bears the title on Spark's pages.
-    Tags of sessions are not found in classic mode, nor those of contexts in Connect."""
+    """Jobs that this thread submits can be cancelled by the tag. In classic mode they and their
+    stages bear the title on Spark's pages. A tag of the session is not found in classic mode, and
+    Connect has no context to tag."""
     if is_connect(session):
         session.addTag(tag)
     else:

@@ -1,4 +1,4 @@
-"""Whether lanes of a session reach what they work on: the hub, and their replica."""
+"""Whether the lanes of a session reach what they need: the hub, and their replica."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from headrace.spark.session.needs import local_slots, place_of
 from headrace.spark.session.session import SparkSettings
 
 ON_THIS_MACHINE = "spark.headrace.executorsOnThisMachine"
-"""Says that all executors run on the machine of the hub's directory."""
+"""The setting by which a user says that all executors run on the machine of the hub's directory."""
 ADDRESS = "spark.headrace.address"
-"""Where lanes of a cluster call their replica, as in ``tcp:10.0.0.5:0``."""
+"""The setting for the address at which lanes of a cluster call their replica, as in
+``tcp:10.0.0.5:0``."""
 
 Conf = Callable[[str], str | None]
-"""What a session says under a key of Spark's settings."""
+"""Looks up a setting of a Spark session by its key."""
 
 
 def check_reach(backend: Backend, where: str, *, is_here: bool, conf: Conf) -> str:
-    """Where lanes find the hub; ``where`` they would run is no machine but this, or somebody says
-    so."""
+    """The address at which lanes find the hub; `BadSetting` if they may run on other machines.
+    ``where`` they would run is for the message; ``is_here`` says that it is this machine."""
     backend.capabilities.require("processes")
     hub = os.path.abspath(str(backend.describe()["directory"]))
     if not is_here and not says_yes(conf(ON_THIS_MACHINE)):
@@ -34,7 +35,7 @@ def check_reach(backend: Backend, where: str, *, is_here: bool, conf: Conf) -> s
 
 
 def check_before(backend: Backend, settings: SparkSettings) -> None:
-    """The same, as far as it is known before a session is started."""
+    """The same check, as far as it can be made before a session is started."""
     conf = settings.conf.get
     if settings.remote is not None:
         is_here = is_this_host(_host(settings.remote))
@@ -46,14 +47,14 @@ def check_before(backend: Backend, settings: SparkSettings) -> None:
 
 
 def address(*, is_here: bool, is_connect: bool, conf: Conf) -> str:
-    """Where lanes call their replica."""
-    told = conf(ADDRESS)
-    if told:
-        return told
+    """The address at which lanes call their replica."""
+    chosen = conf(ADDRESS)
+    if chosen:
+        return chosen
     if is_here:
         return "unix:"
     host = conf("spark.driver.host")
-    if host is None or is_connect:  # with Connect it is another's
+    if host is None or is_connect:  # with Connect it is the host of the server
         raise BadSetting(
             "lanes of a cluster must reach this process: say where, as in "
             f"--conf {ADDRESS}=tcp:10.0.0.5:0"
@@ -70,7 +71,8 @@ def says_yes(text: str | None) -> bool:
 
 
 def _host(remote: str) -> str:
-    """Of ``sc://host:15002/;token=…``; a server that is started for it is on this machine."""
+    """The host of ``sc://host:15002/;token=…``. Without ``://`` a server is started for the
+    session, on this machine."""
     if "://" not in remote:
         return "localhost"
     place = remote.partition("://")[2].partition("/")[0]

@@ -1,5 +1,5 @@
-"""A lane in the Python worker of a Spark task. The worker may have served others before, and may
-again: it is left as it was found."""
+"""A lane in the Python worker of a Spark task. The worker may have served other tasks before, and
+may serve others next: the lane leaves it as it was."""
 
 from __future__ import annotations
 
@@ -12,30 +12,31 @@ from contextlib import contextmanager
 import pyarrow as pa
 
 from headrace.core.errors import HeadraceError
-from headrace.engines.connection import Connection, dial
+from headrace.engines.connection import Connection
+from headrace.engines.handshake import dial
 from headrace.engines.lane_spec import LaneSpec
-from headrace.engines.lifeline import Lifeline, lifeline_of
+from headrace.engines.lifeline import Lifeline, dial_lifeline
 from headrace.engines.remote_lane import run_lane
 
 REPORT = "why string"
 
 
 def lane_task(line: bytes, pickled: bytes | None, nothing: Iterator[object]) -> Iterator[str]:
-    """Until the lane ends; then one text: why, or an empty one if that was in order."""
+    """Run a lane to its end; then give one text: why it ended, empty if it ended in order."""
     for _ in nothing:
         pass
-    yield _lived(LaneSpec.from_line(line), pickled) or ""
+    yield _run_lane(LaneSpec.from_line(line), pickled) or ""
 
 
 def arrow_lane_task(
     line: bytes, pickled: bytes | None, nothing: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """The same, for those who take batches only."""
+    """The same for Spark Connect, which takes Arrow batches only."""
     for why in lane_task(line, pickled, nothing):
         yield pa.RecordBatch.from_pydict({"why": [why]})
 
 
-def _lived(errand: LaneSpec, pickled: bytes | None) -> str | None:
+def _run_lane(spec: LaneSpec, pickled: bytes | None) -> str | None:
     from pyspark import TaskContext
     from pyspark.cloudpickle import loads
 
@@ -43,38 +44,38 @@ def _lived(errand: LaneSpec, pickled: bytes | None) -> str | None:
     if context is not None and context.attemptNumber() > 0:
         return "it was lost, and another is in its place"
     try:
-        wire = dial(errand.address, errand.secret, errand.lane)
-        file = lifeline_of(errand.address, errand.secret, errand.lane)
+        connection = dial(spec.address, spec.secret, spec.lane)
+        file = dial_lifeline(spec.address, spec.secret, spec.lane)
     except HeadraceError as why:
         return str(why)
-    if errand.lease_s is not None:
-        wire.expect_within(errand.lease_s)
-    born = os.getpid()
-    with _apart(), _held(Lifeline(file, os.getppid()), wire):
+    if spec.lease_s is not None:
+        connection.expect_within(spec.lease_s)
+    own_pid = os.getpid()
+    with _apart(), _held(Lifeline(file, os.getppid()), connection):
         try:
-            return run_lane(errand, wire, None if pickled is None else lambda: loads(pickled))
+            return run_lane(spec, connection, None if pickled is None else lambda: loads(pickled))
         finally:
-            if os.getpid() != born:
-                os._exit(1)  # a fork that went on after its handler: Spark must not hear of it
+            if os.getpid() != own_pid:
+                os._exit(1)  # a fork that went on after its handler: Spark must get nothing of it
 
 
 @contextmanager
-def _held(lifeline: Lifeline, wire: Connection) -> Iterator[None]:
+def _held(lifeline: Lifeline, connection: Connection) -> Iterator[None]:
     global _here
     lifeline.hold()
-    _here = lifeline, wire
+    _here = lifeline, connection
     try:
         yield
     finally:
         _here = None
         lifeline.release()
-        wire.close()
+        connection.close()
 
 
 @contextmanager
 def _apart() -> Iterator[None]:
-    """A process group of its own, so that what handlers start ends with the lane. Signals as usual:
-    the daemon that forked this worker ignores the end of children."""
+    """A process group of its own, so that what handlers start ends with the lane. Signals are as
+    usual meanwhile: the daemon that forked this worker ignores the end of children."""
     group = os.getpgrp()
     os.setpgid(0, 0)
     before = {}
@@ -98,14 +99,15 @@ def _left_to_replica(number: int, frame: object) -> None:
 
 
 _here: tuple[Lifeline, Connection] | None = None
+"""Of the lane that this process is now."""
 
 
 def _forget() -> None:
-    """A fork of a handler is no lane: it says nothing, and ends by the usual signals."""
+    """A fork of a handler is no lane: it sends nothing, and ends by the usual signals."""
     global _here
     if _here is not None:
-        (lifeline, wire), _here = _here, None
-        wire.forget()
+        (lifeline, connection), _here = _here, None
+        connection.forget()
         lifeline.forget()
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from headrace.core.model import Record
 from headrace.lanes.dead_letter import ORIGIN as LETTER_ORIGIN
-from headrace.lanes.outputs import ORIGIN
+from headrace.lanes.provenance import ORIGIN
 from headrace.streams.stream import Stream
 
 
