@@ -15,6 +15,7 @@ from headrace.backends.opening import open_backend
 from headrace.core.computations.topology import Topology
 from headrace.core.errors import BadTopology, Refused
 from headrace.engines.lane_spec import LaneSpec, this_machine
+from headrace.groups.home import home_of
 from headrace.lanes.bound import BoundComputation, bound_computations
 from headrace.lanes.lane import Lane
 from headrace.lanes.loading import load_topology
@@ -34,10 +35,10 @@ def open_lane(
     backend = open_backend(spec.hub, create=False)
     stack.callback(backend.close)
     codes = spec.codes if load is not None else None
-    computations = bound_computations(backend, topology, spec.run_settings(), codes)
+    computations = bound_computations(backend.log, topology, spec.run_settings(), codes)
     _check_code(spec, computations)
     pa.array([b""])  # has Arrow load what it needs before the first slice
-    return Lane(spec.lane, dispatcher, backend, computations, spec.replica)
+    return Lane(spec.lane, dispatcher, backend.log, home_of(backend), computations, spec.replica)
 
 
 def _check_code(spec: LaneSpec, computations: Mapping[str, BoundComputation]) -> None:

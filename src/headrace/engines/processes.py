@@ -99,7 +99,9 @@ def _process_lanes(work: LaneWork) -> LaneFactory:
             "lanes as processes load the topology themselves: say from where, as in "
             "reference='shop.py'"
         )
-    spec = lane_spec_for(work, os.path.abspath(work.backend.describe()["directory"]))
+    address = work.backend.log.address
+    assert address is not None, "a log that processes share has one"
+    spec = lane_spec_for(work, address)
     return lambda dispatcher, count: ProcessLanes(dispatcher, count, spec)
 
 

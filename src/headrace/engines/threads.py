@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from headrace.core.errors import LaneLost
 from headrace.engines.engine import Engine, LaneFactory, LaneWork
+from headrace.groups.home import home_of
 from headrace.lanes.lane import Lane
 from headrace.lanes.protocol import DispatcherPort, Progress
 
@@ -83,8 +84,10 @@ def _run(lane: Lane) -> None:
 
 
 def _thread_lanes(work: LaneWork) -> LaneFactory:
+    home = home_of(work.backend)
+
     def make_lane(number: int, dispatcher: DispatcherPort) -> Lane:
-        return Lane(number, dispatcher, work.backend, work.computations, work.replica)
+        return Lane(number, dispatcher, work.backend.log, home, work.computations, work.replica)
 
     return lambda dispatcher, count: ThreadLanes(dispatcher, count, make_lane)
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from headrace.core.groups.member_settings import MemberSettings
 from headrace.core.groups.subscription import Subscription
 from headrace.core.model import StreamInfo
-from headrace.core.ports import Backend, Commit, GroupStore, Log
+from headrace.core.ports import Backend, Commit, GroupStore, Log, Membership
 from headrace.groups.commit_outcome import commit_once
-from headrace.groups.membership import GroupMembership
 from headrace.groups.stored import ShardState, attempts_of, checkpoint_of
 
 
@@ -18,7 +17,10 @@ class OwnGroups:
         self._records = records
         self._store = store
 
-    def membership(self, subscription: Subscription, settings: MemberSettings) -> GroupMembership:
+    def membership(self, subscription: Subscription, settings: MemberSettings) -> Membership:
+        # Not at the top: lanes commit, and never join a group.
+        from headrace.groups.membership import GroupMembership
+
         return GroupMembership(self._records, self._store, subscription, settings)
 
     def commit(self, commit: Commit) -> None:

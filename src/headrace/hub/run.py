@@ -275,7 +275,7 @@ def _replica(
     backend.capabilities.require("store", "commit")
     home = home_of(backend)
     make_streams(hub, topology, settings)
-    found = bound_computations(backend, topology, settings)
+    found = bound_computations(backend.log, topology, settings)
     own_name = default_name() if name is None else name
     memberships: dict[str, Membership] = {
         each.name: home.membership(

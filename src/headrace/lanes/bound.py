@@ -12,7 +12,7 @@ from headrace.core.computations.policy import Policy
 from headrace.core.computations.settings import RunSettings
 from headrace.core.computations.topology import Topology
 from headrace.core.errors import UnknownStream
-from headrace.core.ports import Backend
+from headrace.core.ports import Log
 from headrace.lanes.fingerprint import fingerprint
 from headrace.streams.sharding import Sharding, Target
 
@@ -44,7 +44,7 @@ class BoundComputation:
 
 
 def bound_computations(
-    backend: Backend,
+    records: Log,
     topology: Topology,
     settings: RunSettings,
     codes: Mapping[str, str] | None = None,
@@ -53,16 +53,16 @@ def bound_computations(
     computation by name, where this process cannot find it out."""
     known = codes or {}
     return {
-        each.name: _bound(backend, each, settings, known.get(each.name))
+        each.name: _bound(records, each, settings, known.get(each.name))
         for each in topology.computations
     }
 
 
 def _bound(
-    backend: Backend, computation: Computation, settings: RunSettings, code: str | None
+    records: Log, computation: Computation, settings: RunSettings, code: str | None
 ) -> BoundComputation:
     try:
-        dead_letters = _target(backend, computation.dead_letters)
+        dead_letters = _target(records, computation.dead_letters)
     except UnknownStream:
         dead_letters = None
     return BoundComputation(
@@ -70,17 +70,17 @@ def _bound(
         policy=settings.policy(computation),
         concurrency=settings.concurrency(computation),
         options=settings.options,
-        targets=targets_of(backend, computation),
+        targets=targets_of(records, computation),
         dead_letters=dead_letters,
         code=fingerprint(computation) if code is None else code,
     )
 
 
-def targets_of(backend: Backend, computation: Computation) -> dict[str, Target]:
+def targets_of(records: Log, computation: Computation) -> dict[str, Target]:
     """The output streams of a computation as they are now; `UnknownStream` if one is gone."""
-    return {name: _target(backend, name) for name in computation.outputs}
+    return {name: _target(records, name) for name in computation.outputs}
 
 
-def _target(backend: Backend, name: str) -> Target:
-    info = backend.stream(name)
+def _target(records: Log, name: str) -> Target:
+    info = records.stream(name)
     return Target(info, find_codec(info.codec), Sharding(info))

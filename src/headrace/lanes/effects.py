@@ -8,9 +8,8 @@ from collections.abc import Callable
 from headrace.core.computations.attempts import Attempts
 from headrace.core.errors import HeadraceError
 from headrace.core.model import ShardId, Slice
-from headrace.core.ports import Append, Backend, Commit, Grant
+from headrace.core.ports import Append, Commit, Grant, GroupHome
 from headrace.core.records.batch import Batch
-from headrace.groups.commit_outcome import commit_once
 from headrace.lanes import story as stories
 from headrace.lanes.bound import BoundComputation
 from headrace.lanes.context import Context
@@ -29,19 +28,19 @@ class SliceEffects:
 
     def __init__(
         self,
-        backend: Backend,
+        home: GroupHome,
         bound: BoundComputation,
         grant: Grant,
         replica: str,
         lane: int,
         budget: Budget,
     ) -> None:
-        self._backend = backend
+        self._home = home
         self._bound = bound
         self._grant = grant
         self._replica = replica
         self._lane = lane
-        self.state = State(backend, grant, budget)
+        self.state = State(home.state(grant.group, grant.stream, grant.shard), budget)
         self.out = Outputs(bound.computation.name, bound.targets)
         self.ctx = Context(
             computation=bound.computation.name,
@@ -119,7 +118,7 @@ class SliceEffects:
         failpoint("lane.before-commit")
         count = self.out.count
         try:
-            commit_once(self._backend, commit)
+            self._home.commit(commit)
         except HeadraceError:
             self.drop(result)
             raise
@@ -141,7 +140,7 @@ class SliceEffects:
             stories.Story(
                 result.committed,
                 result.next,
-                int.from_bytes(self._grant.token, "big"),
+                self._grant.epoch_shown,
                 self._replica,
                 self._lane,
                 now_ms(),

@@ -11,7 +11,7 @@ from functools import partial
 from typing import NamedTuple
 
 from headrace.core.errors import UnknownStream
-from headrace.core.ports import Backend, Grant
+from headrace.core.ports import Grant, GroupHome, Log
 from headrace.lanes.bound import BoundComputation, targets_of
 from headrace.lanes.handler import EventLoop
 from headrace.lanes.protocol import LaneDispatcher, Progress, Report, Work
@@ -47,13 +47,15 @@ class Lane:
         self,
         number: int,
         dispatcher: LaneDispatcher,
-        backend: Backend,
+        records: Log,
+        home: GroupHome,
         computations: Mapping[str, BoundComputation],
         replica: str,
     ) -> None:
         self.number = number
         self._dispatcher = dispatcher
-        self._backend = backend
+        self._records = records
+        self._home = home
         self._computations = computations
         self._replica = replica
         self._slice_in_hand: SliceInHand | None = None
@@ -121,18 +123,19 @@ class Lane:
                 return known
             del self._shards[key]
             known.close()
-        info = self._backend.stream(work.stream)
+        info = self._records.stream(work.stream)
         if info.id != work.stream_id:
             raise UnknownStream(work.stream)
         while len(self._shards) >= SHARDS_KEPT_MAX:
             self._shards.popitem(last=False)[1].close()
         bound = self._computations[work.computation]
         # Looked up anew: a stream of the same name may be another one by now.
-        bound = replace(bound, targets=targets_of(self._backend, bound.computation))
+        bound = replace(bound, targets=targets_of(self._records, bound.computation))
         shard = self._shards[key] = ShardAtWork(
-            self._backend,
+            self._records,
+            self._home,
             bound,
-            Grant(work.computation, info, work.shard, work.token),
+            Grant(work.computation, info, work.shard, work.token, work.epoch),
             replica=self._replica,
             lane=self.number,
             loop=self._loop,

@@ -24,6 +24,8 @@ class Work(msgspec.Struct, tag="work", frozen=True):
     stream_id: int
     shard: int
     token: bytes
+    epoch: int | None
+    """The epoch of the grant, to be shown; None where its token holds none."""
     start: int
     end: int
     warm: bool

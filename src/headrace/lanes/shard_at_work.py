@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from headrace.codec.registry import find_codec
-from headrace.core.ports import Backend, Grant, ReadResult
+from headrace.core.ports import Grant, GroupHome, Log, ReadResult
 from headrace.lanes.bound import BoundComputation
 from headrace.lanes.effects import SliceEffects
 from headrace.lanes.handler import EventLoop, Handler
@@ -23,7 +23,8 @@ class ShardAtWork:
 
     def __init__(
         self,
-        backend: Backend,
+        records: Log,
+        home: GroupHome,
         bound: BoundComputation,
         grant: Grant,
         *,
@@ -37,14 +38,14 @@ class ShardAtWork:
         self.bound = bound
         self.tells_origins = tells_origins
         """Outputs name the record they come from."""
-        self.effects = SliceEffects(backend, bound, grant, replica, lane, budget)
+        self.effects = SliceEffects(home, bound, grant, replica, lane, budget)
         self.handler = Handler(
             bound.computation, self.effects.out, self.effects.ctx, loop, bound.policy.timeout_s
         )
         self.is_open = False
         """The handler's ``init`` went well."""
         self._is_closed = False
-        self._backend = backend
+        self._records = records
         codec = find_codec(grant.stream.codec)
         self._decode = codec.decode, getattr(codec, "decode_many", None)
 
@@ -57,7 +58,7 @@ class ShardAtWork:
         """Records from ``start`` on, decoded: as many as one read gives."""
         grant = self.grant
         failpoint("lane.before-read")
-        result = self._backend.read(
+        result = self._records.read(
             grant.stream, grant.shard, start, end, max_records=end - start, max_bytes=READ_BYTES
         )
         failpoint("lane.after-read")
@@ -66,7 +67,7 @@ class ShardAtWork:
 
     def can_go_back(self, to: int, offset: int) -> bool:
         """Whether the record at ``offset`` may rewind the shard to the offset ``to``."""
-        first = self._backend.bounds(self.grant.stream, self.grant.shard).start
+        first = self._records.bounds(self.grant.stream, self.grant.shard).start
         return first <= to <= offset
 
     def close(self) -> None:

@@ -9,10 +9,9 @@ from typing import Any
 
 import msgspec
 
-from headrace.core import store_keys
 from headrace.core.errors import BadValue
-from headrace.core.ports import Backend, Grant
-from headrace.core.transaction import VALUE_BYTES_MAX, state_entry
+from headrace.core.ports import StoredState
+from headrace.core.transaction import VALUE_BYTES_MAX
 
 FULL_BYTES = 1024 * 1024
 """A slice that has changed more than this ends behind the record in hand."""
@@ -47,11 +46,10 @@ class State(MutableMapping[str, Any]):
 
     One lane uses a state, under one grant."""
 
-    def __init__(self, backend: Backend, grant: Grant, budget: Budget) -> None:
-        self._backend = backend
+    def __init__(self, stored: StoredState, budget: Budget) -> None:
+        self._stored = stored
         self._budget = budget
         budget.sharing[id(self)] = self
-        self._place = grant.group, grant.stream.id, grant.shard
         self._known: dict[str, bytes | None] = {}
         """The committed values that were looked up."""
         self._changed: dict[str, bytes | None] = {}
@@ -90,14 +88,15 @@ class State(MutableMapping[str, Any]):
         return isinstance(key, str) and self._found(key) is not None
 
     def __iter__(self) -> Iterator[str]:
-        stored = [name for name, _ in self._stored() if name not in self._changed]
+        names = (name.decode() for name, _ in self._stored.entries())
+        stored = [name for name in names if name not in self._changed]
         return iter([*stored, *(key for key, data in self._changed.items() if data is not None)])
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
     def __repr__(self) -> str:
-        return f"<State of {self._place[0]}, shard {self._place[2]}>"
+        return f"<State: {len(self._changed)} changes not committed>"
 
     # For the lane
 
@@ -153,8 +152,7 @@ class State(MutableMapping[str, Any]):
 
     def _look_up(self, key: str) -> bytes | None:
         _check_key(key)
-        row = self._backend.get(store_keys.state_key(*self._place, key.encode()))
-        data = None if row is None else state_entry(row.value)[1]
+        data = self._stored.get(key.encode())
         self._known[key] = data
         self._budget.spend(_size(key, data))
         return data
@@ -173,11 +171,6 @@ class State(MutableMapping[str, Any]):
                     "are stored in one commit: change less at once"
                 )
             self._on_full()
-
-    def _stored(self) -> Iterator[tuple[str, bytes]]:
-        for _, row in self._backend.scan(store_keys.state_prefix(*self._place)):
-            name, data = state_entry(row.value)
-            yield name.decode(), data
 
 
 def _size(key: str, data: bytes | None) -> int:

@@ -119,6 +119,7 @@ def _closing_work(state: DutyState, grant: Grant, number: int) -> Work:
         stream_id=grant.stream.id,
         shard=grant.shard,
         token=grant.token,
+        epoch=grant.epoch_shown,
         start=state.at,
         end=state.at,
         warm=True,

@@ -283,6 +283,7 @@ class Dispatcher:
             stream_id=record.grant.stream.id,
             shard=record.grant.shard,
             token=assigned.token,
+            epoch=record.grant.epoch_shown,
             start=assigned.start,
             end=assigned.end,
             warm=assigned.warm,

@@ -12,7 +12,7 @@ import re
 from headrace.core.errors import HeadraceError
 from headrace.core.model import Record, RecordId
 from headrace.lanes import dead_letter
-from headrace.lanes.outputs import ORIGIN
+from headrace.lanes.provenance import ORIGIN
 
 _LINEAGE = re.compile(r"(?P<source>.+:[0-9]+\+[0-9]+)(?P<steps>(?:/[0-9]+)*)", re.ASCII)
 

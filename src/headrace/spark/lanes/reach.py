@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 from headrace.core.errors import BadSetting
@@ -24,7 +23,8 @@ def check_reach(backend: Backend, where: str, *, is_here: bool, conf: Conf) -> s
     """The address at which lanes find the hub; `BadSetting` if they may run on other machines.
     ``where`` they would run is for the message; ``is_here`` says that it is this machine."""
     backend.capabilities.require("processes")
-    hub = os.path.abspath(str(backend.describe()["directory"]))
+    hub = backend.log.address
+    assert hub is not None, "a log that processes share has one"
     if not is_here and not says_yes(conf(ON_THIS_MACHINE)):
         raise BadSetting(
             f"executors of {where} may be on other machines, which cannot reach the embedded hub "
