@@ -1,4 +1,4 @@
-"""The codecs that need no schema: bytes as they are, text, JSON."""
+"""The codecs without a schema: bytes as they are, text, JSON."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class BytesCodec:
 
 
 class TextCodec:
-    """UTF-8, strictly."""
+    """Text as strict UTF-8."""
 
     name = "text"
 
@@ -54,8 +54,8 @@ class TextCodec:
 
 
 class JsonCodec:
-    """JSON by msgspec: dataclasses, datetimes, UUIDs and the like are written too, and read back as
-    plain JSON."""
+    """JSON by msgspec. It encodes dataclasses, datetimes, UUIDs and the like, too; they are decoded
+    as plain JSON."""
 
     name = "json"
 
@@ -91,5 +91,5 @@ class JsonCodec:
 
 
 def _shown(value: Any) -> str:
-    text = reprlib.repr(value)  # the whole of it may be endless, or too deep to be shown
+    text = reprlib.repr(value)  # a plain repr may be endless, or too deep
     return text if len(text) <= 60 else f"{text[:57]}... ({type(value).__name__})"

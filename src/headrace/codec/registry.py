@@ -1,4 +1,4 @@
-"""Codecs by name: the built-in ones, those of the entry point ``headrace.codecs``, and those a
+"""Codecs by name: the built-in ones, those of the entry point ``headrace.codecs``, and those that a
 program registers."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _codecs: dict[str, Codec] = {
 
 
 def register_codec(codec: Codec) -> None:
-    """Make a codec known to this process under its name, in place of one of the same name.
+    """Make a codec known to this process under its name. It replaces a codec of the same name.
 
     >>> import headrace
     >>> class Rot13:
@@ -36,7 +36,7 @@ def register_codec(codec: Codec) -> None:
 
 
 def find_codec(name: str) -> Codec:
-    """The codec of that name, or `UnknownCodec`."""
+    """The codec called ``name``; else `UnknownCodec`."""
     if not isinstance(name, str):
         raise UnknownCodec(name, codec_names())
     if name not in _codecs:

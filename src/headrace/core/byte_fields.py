@@ -1,5 +1,4 @@
-"""Fields of stored bytes: texts, numbers and rows, taken one after the other and never beyond the
-end."""
+"""The fields of stored bytes: texts, numbers and rows of numbers, read one after the other."""
 
 from __future__ import annotations
 
@@ -10,13 +9,13 @@ _LENGTH = struct.Struct(">H")
 
 
 def text_field(text: str) -> bytes:
-    """A text of up to 65,535 bytes, behind its length."""
+    """A text of up to 65,535 bytes, with its length before it."""
     data = text.encode()
     return _LENGTH.pack(len(data)) + data
 
 
 class Fields:
-    """What stands there, from the first byte on; `ValueError` or `struct.error` if it ends."""
+    """Reads fields from the first byte on. Raises `ValueError` or `struct.error` at the end."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -42,7 +41,7 @@ class Fields:
         return list(form.iter_unpack(self._bytes(count * form.size)))
 
     def end(self) -> None:
-        """Nothing may be left."""
+        """Check that no byte is left."""
         if self.at != len(self._data):
             raise ValueError(f"{len(self._data) - self.at} bytes too many")
 

@@ -57,10 +57,11 @@ from typing import Any
 
 
 class HeadraceError(Exception):
-    """The root: catch this to catch everything Headrace raises on purpose."""
+    """The root of the tree. Catch this to catch every error that Headrace raises on purpose."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # By its message and facts: what `__init__` takes is gone when an error crosses processes.
+        # By its message and facts: the arguments of `__init__` are gone when an error goes to
+        # another process.
         return _again, (type(self), self.args, vars(self))
 
 
@@ -73,7 +74,7 @@ def _again(
 
 
 class Invalid(HeadraceError, ValueError):
-    """The caller gave something that can never work; the message says what would."""
+    """The caller gave an argument that can never work. The message says what would."""
 
 
 class BadName(Invalid):
@@ -173,7 +174,7 @@ class ShardClosed(HeadraceError):
 
 
 class OffsetOutOfRange(HeadraceError, LookupError):
-    """Carries the bounds, so that the caller can decide where to go on."""
+    """It has the bounds of the shard, so that the caller can decide where to go on."""
 
     def __init__(self, stream: str, shard: int, offset: int, start: int, end: int) -> None:
         where = (
@@ -190,7 +191,7 @@ class OffsetOutOfRange(HeadraceError, LookupError):
 
 
 class RecordTooLarge(HeadraceError):
-    """Carries the offset, so that the caller can read on behind it."""
+    """It has the offset of the record, so that the caller can read on behind it."""
 
     def __init__(
         self,
@@ -216,8 +217,7 @@ class SequenceForgotten(HeadraceError):
     def __init__(self, producer: str, producer_seq: int, last: int, remembered: int) -> None:
         super().__init__(
             f"producer {producer!r} is at producer_seq {last}: {producer_seq} is lower and not "
-            "among "
-            f"the last {remembered} remembered; use numbers that grow"
+            f"among the last {remembered} remembered; use numbers that grow"
         )
         self.producer = producer
         self.producer_seq = producer_seq
@@ -277,12 +277,12 @@ class GroupInUse(HeadraceError):
 
 
 class NoRetry(HeadraceError):
-    """Raise it in a handler for a record that no further attempt would help."""
+    """Raise this in a handler for a record that further attempts would not help."""
 
 
 class Rewind(HeadraceError):
-    """Raise it in a handler to go back: nothing from that offset on is kept, and reading goes on
-    there. An offset before the checkpoint moves the checkpoint back."""
+    """Raise this in a handler to go back: what was done from that offset on is dropped, and reading
+    goes on there. An offset before the checkpoint moves the checkpoint back."""
 
     def __init__(self, offset: int) -> None:
         if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset < 2**63:
@@ -320,7 +320,7 @@ class Unreachable(Retryable):
 
 
 class UnknownOutcome(Retryable):
-    """``withdrawn`` tells that the write was taken back before any transaction saw it."""
+    """``withdrawn`` tells whether the write was taken back before any transaction saw it."""
 
     def __init__(self, message: str, *, withdrawn: bool) -> None:
         super().__init__(message)
@@ -328,7 +328,7 @@ class UnknownOutcome(Retryable):
 
 
 class Damaged(HeadraceError):
-    """Stored bytes are not what was written; nothing of them is delivered."""
+    """Stored bytes are not what was written. None of them are delivered."""
 
 
 class BadBatch(Damaged):
@@ -352,7 +352,7 @@ class TruncatedStore(Damaged):
 
 
 class Refused(HeadraceError):
-    """The hub will not be opened, or not be used, like this."""
+    """The hub cannot be opened or used like this."""
 
 
 class NoHub(Refused):

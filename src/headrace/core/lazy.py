@@ -1,8 +1,9 @@
 """A property that is worked out when it is first asked for, and kept.
 
-Not `functools.cached_property`: before Python 3.12 that holds one lock for all objects of a class
-while it works one out, and two such properties that ask for each other stop two threads for good.
-Here two threads may work out the same at once; the values are equal, and one of them is kept.
+`functools.cached_property` would not do: before Python 3.12 it holds one lock for all objects of a
+class while it works a value out, and two such properties that ask for each other stop two threads
+for good. Here two threads may work out the same value at once. The values are equal, and one is
+kept.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""The nouns: record, stream, shard, slice. Frozen values, no behaviour beyond telling about
-themselves."""
+"""The nouns: record, stream, shard, slice. They are frozen values without behaviour."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from headrace.core.records.watermark import Watermark
 Header = tuple[str, bytes | None]
 
 HASH_END = 2**128
-"""One past the highest 128-bit hash of a key: the end of the last shard's range."""
+"""One more than the highest 128-bit hash of a key: the end of the last shard's range."""
 
 SHARDS_MAX = 10_000
 OFFSET_MAX = 2**63 - 1
@@ -30,7 +29,7 @@ _RECORD_ID = re.compile(
 
 
 class Flag(IntFlag):
-    """A record's flags: Nuxeo's eight, and the ninth bit that its watermark carries."""
+    """A record's flags: the eight of Nuxeo, and a ninth for the bit of its watermark."""
 
     DEFAULT = 0x01
     COMMIT = 0x02
@@ -44,8 +43,8 @@ class Flag(IntFlag):
 
 
 class RecordId(NamedTuple):
-    """Where a record is, and its idempotency key for effects outside: prints as
-    ``shop/orders:2+17``."""
+    """The id of a record: stream, shard and offset. Use it as an idempotency key for effects in
+    other systems. It prints as ``shop/orders:2+17``."""
 
     stream: str
     shard: int
@@ -66,7 +65,7 @@ class RecordId(NamedTuple):
 
 
 class ShardId(NamedTuple):
-    """One shard among those of all streams: prints as ``shop/orders:2``."""
+    """The id of a shard among those of all streams. It prints as ``shop/orders:2``."""
 
     stream: str
     index: int  # type: ignore[assignment]  # instead of tuple.index
@@ -96,7 +95,7 @@ class Slice:
 
 
 class Bounds(NamedTuple):
-    """``start`` is the first kept offset, ``end`` the offset the next record will get."""
+    """``start`` is the first kept offset, ``end`` the offset that the next record will get."""
 
     start: int
     end: int
@@ -104,20 +103,19 @@ class Bounds(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One ordered part of a stream, owner of the half-open range of key hashes ``begin <= hash <
-    end``."""
+    """One ordered part of a stream. It gets the keys with ``begin <= hash < end``."""
 
     index: int
     begin: int
     end: int
     open: bool = True
-    """A closed shard takes no more records: its end is final."""
+    """Whether the shard takes records. The end of a closed shard is final."""
     parents: tuple[int, ...] = ()
-    """The shards it was split or merged from, all closed."""
+    """The closed shards that it was split or merged from."""
 
     @property
     def hash_range(self) -> tuple[str, str]:
-        """LogHub's way to write it: 32 hex digits each; the last shard ends at ``ff…ff``."""
+        """The range as LogHub writes it: 32 hex digits each; the last shard ends at ``ff…ff``."""
         return f"{self.begin:032x}", f"{min(self.end, HASH_END - 1):032x}"
 
 
@@ -127,7 +125,7 @@ class StreamInfo:
 
     name: str
     id: int
-    """Given at creation and never used again, so that a stream created anew is another stream."""
+    """Given at creation and never used again: a stream that is created anew has another id."""
     codec: str
     routing: str
     retention_s: float | None
@@ -137,7 +135,7 @@ class StreamInfo:
 
 
 def even_shards(count: int) -> tuple[Shard, ...]:
-    """``count`` open shards that divide the hash range evenly."""
+    """``count`` open shards that share the hash range evenly."""
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= SHARDS_MAX:
         raise BadSetting(f"bad number of shards {count!r}: 1 to {SHARDS_MAX}")
     ends = [HASH_END * i // count for i in range(count + 1)]
@@ -145,13 +143,13 @@ def even_shards(count: int) -> tuple[Shard, ...]:
 
 
 class Values(Protocol):
-    """Decoded data by row."""
+    """The decoded data of records, by their row in a batch."""
 
     def __getitem__(self, row: int, /) -> Any: ...
 
 
 class Columns(Protocol):
-    """Some records of one shard, column by column: `headrace.core.records.batch.Batch`."""
+    """Records of one shard, column by column. `headrace.core.records.batch.Batch` is one."""
 
     stream: str
     shard: int
@@ -177,7 +175,7 @@ class Columns(Protocol):
 
 
 class Record:
-    """One record as it was read: a row of a batch, whose fields are looked up when asked for."""
+    """One record as it was read: a row of a batch. A field is looked up when it is asked for."""
 
     __slots__ = ("_columns", "_row")
 
@@ -187,7 +185,7 @@ class Record:
 
     @property
     def value(self) -> Any:
-        """The data, decoded by the stream's codec; None for a tombstone. Decoded once."""
+        """The data, decoded once by the stream's codec; None for a tombstone."""
         return self._columns.values[self._row]
 
     @property
@@ -196,8 +194,8 @@ class Record:
 
     @property
     def key(self) -> str | None:
-        """The key as text; bytes that are no UTF-8 come as surrogates, and go back to the same
-        bytes."""
+        """The key as text. Bytes that are not UTF-8 become surrogates, which encode to the same
+        bytes again."""
         key = self._columns.keys[self._row]
         return None if key is None else key.decode("utf-8", "surrogateescape")
 
@@ -227,7 +225,7 @@ class Record:
 
     @property
     def headers(self) -> tuple[Header, ...]:
-        """In the order written; a name may come more than once."""
+        """The headers in the order written. A name may occur more than once."""
         return tuple(self._columns.headers[self._row])
 
     @property

@@ -1,9 +1,9 @@
 """Names of streams and groups, and their one-word form.
 
 A name is ``name`` or ``namespace/name``. Its parts follow Kafka's rule for topics: letters, digits,
-``.``, ``_`` and ``-``. The one-word form (a topic, a file, a metric label) writes the slash as
-``--``, and no part may contain ``--``: so each name has exactly one such form and each such form
-exactly one name.
+``.``, ``_`` and ``-``. The one-word form is used for topics, files and metric labels. It has ``--``
+for the slash, and no part may contain ``--``. So each name has exactly one such form, and each such
+form exactly one name.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _PART = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
 
 
 def checked_name(name: str) -> str:
-    """The name itself if it is one, else `BadName` that says why."""
+    """The name itself, if it is valid; else `BadName` says why."""
     if not isinstance(name, str):
         raise BadName(name, "a name is text")
     parts = name.split("/")

@@ -16,7 +16,7 @@ TIMESTAMP_MS_MAX = 253_402_300_799_999
 """The last millisecond of the year 9999, so that every timestamp is also a datetime."""
 
 DURATION_S_MAX = 100 * 366 * 86_400.0
-"""As long as anything can be waited for."""
+"""The longest duration: 100 years."""
 
 _GO_UNITS_NS = {
     "ns": 1,
@@ -43,12 +43,12 @@ _SIZE = re.compile(r"([0-9]{1,19}(?:\.[0-9]{1,9})?) ?([A-Za-z]{0,3})", re.ASCII)
 
 
 def go_duration_ns(text: str) -> int:
-    """Nanoseconds of a duration as Go's ``time.ParseDuration`` reads it, with Go's own messages."""
+    """The nanoseconds of a duration, read like Go's ``time.ParseDuration``, with Go's messages."""
     return _duration_ns(text, _GO_UNITS_NS)
 
 
 def seconds(duration: Duration, *, what: str = "duration") -> float:
-    """Seconds of ``"5ms"``, ``"1.5h"``, ``"7d"``, a timedelta, or a number of seconds; never
+    """The seconds of ``"5ms"``, ``"1.5h"``, ``"7d"``, a timedelta, or a number of seconds; never
     negative."""
     if isinstance(duration, timedelta):
         value = duration.total_seconds()
@@ -71,7 +71,7 @@ def seconds(duration: Duration, *, what: str = "duration") -> float:
 
 
 def size_bytes(size: Size, *, what: str = "size") -> int:
-    """Bytes of ``"16MiB"``, ``"1.5GB"``, ``"4k"`` or a whole number."""
+    """The bytes of ``"16MiB"``, ``"1.5GB"``, ``"4k"`` or a whole number."""
     if isinstance(size, int) and not isinstance(size, bool):
         value = size
     elif isinstance(size, str) and (found := _SIZE.fullmatch(size.strip())):
@@ -90,7 +90,7 @@ def size_bytes(size: Size, *, what: str = "size") -> int:
 
 
 def instant_ms(instant: Instant, *, what: str = "timestamp") -> int:
-    """Milliseconds since 1970 of an aware datetime, or of a number that is that already."""
+    """The milliseconds since 1970 of an aware datetime; a whole number is taken as milliseconds."""
     if isinstance(instant, datetime):
         if instant.tzinfo is None:
             raise BadQuantity(f"bad {what} {instant!r}: give the datetime a time zone")
@@ -105,7 +105,7 @@ def instant_ms(instant: Instant, *, what: str = "timestamp") -> int:
 
 
 def shown_duration(value_s: float) -> str:
-    """``90061.5`` -> ``1d1h1m1.5s``: reads back to the same number of milliseconds."""
+    """``90061.5`` -> ``1d1h1m1.5s``. `seconds` reads it back to the same millisecond."""
     left_ms = round(value_s * 1000)
     if left_ms == 0:
         return "0s"
@@ -131,7 +131,7 @@ def shown_size(value: int) -> str:
 
 
 def shown_apart(value: int, limit: int) -> tuple[str, str]:
-    """Two sizes, for people; to the byte where they would look the same."""
+    """Two sizes, for people: in bytes if they would look the same otherwise."""
     shown = shown_size(value), shown_size(limit)
     return shown if shown[0] != shown[1] else (f"{value:,} bytes", f"{limit:,}")
 
@@ -164,13 +164,13 @@ def _duration_ns(text: str, units_ns: dict[str, int]) -> int:
 
 
 def _fraction_ns(digits: str, unit_ns: int) -> int:
-    """As Go computes it: in floating point, of as many digits as fit 63 bits."""
+    """A fraction as Go computes it: in floating point, of the digits that fit into 63 bits."""
     kept = digits[: len(digits) if int(digits or "0") <= _NS_MAX else 18]
     return int(int(kept or "0") * (unit_ns / 10 ** len(kept)))
 
 
 def _quoted(text: str) -> str:
-    """As Go quotes it: one line of ASCII, whatever it is."""
+    """The text as Go quotes it: always one line of ASCII."""
     return '"' + "".join(map(_quoted_char, text)) + '"'
 
 

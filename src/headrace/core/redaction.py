@@ -1,4 +1,4 @@
-"""Names of hubs as they may be shown: what is secret in them is left out."""
+"""Addresses of hubs as they may be shown: without their secrets."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ _HEX = re.compile(r"%([0-9a-fA-F]{2})")
 
 
 def is_secret(name: str) -> bool:
-    """Whether the value of a setting of that name must not be shown."""
+    """Whether the value of the setting called ``name`` must not be shown."""
     return _SECRET.search(name) is not None
 
 
 def shown_place(text: str) -> str:
-    """The same, with every value behind a secret's name and every password before a host hidden.
+    """The address with every secret setting and every password before a host hidden.
 
     >>> shown_place("kafka://broker:9092?sasl.username=ann&sasl.password=pw")
     'kafka://broker:9092?sasl.username=ann&sasl.password=***'
     """
-    before, mark, query = text.partition("?")
+    address, question, query = text.partition("?")
     shown: list[str] = []
     for setting in query.split("&"):
-        # A piece without a name is what an unescaped & has cut off from the value before it.
+        # A setting without a name is the rest of a value that an unescaped & has cut.
         cut_off = "=" not in setting and shown and shown[-1].endswith(HIDDEN)
         if not cut_off:
             shown.append(_shown(setting))
-    return _without_user(before) + mark + "&".join(shown)
+    return _without_password(address) + question + "&".join(shown)
 
 
 def _shown(setting: str) -> str:
@@ -39,7 +39,7 @@ def _shown(setting: str) -> str:
     return f"{name}={HIDDEN}" if equals and is_secret(plain) else setting
 
 
-def _without_user(address: str) -> str:
+def _without_password(address: str) -> str:
     scheme, slashes, rest = address.partition("://")
     user, at, hosts = rest.rpartition("@")
     if not slashes or not at:

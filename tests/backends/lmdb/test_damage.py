@@ -17,8 +17,8 @@ from tests.harness.faults import damage
 IMAGES = 500
 OPEN = (
     "import headrace, sys\n"
-    "from headrace.backends.lmdb import structure\n"
-    "if sys.argv[2] == 'trusting': structure.check = lambda data, transaction: True\n"
+    "from headrace.backends.lmdb import tree_pages\n"
+    "if sys.argv[2] == 'trusting': tree_pages.check = lambda data, transaction: True\n"
     "hub = headrace.open(sys.argv[1])\n"
     "print(len([1 for name in ('faults/single', 'faults/many') for shard in (0, 1)\n"
     "          for record in hub.stream(name).read(shard)]))\n"

@@ -100,7 +100,7 @@ def test_attempts_of_a_newer_format_or_cut_short_are_refused() -> None:
     with pytest.raises(NewerFormat, match="newer Headrace"):
         Attempts.decoded(b"\x02" + stored[1:])
     for damaged in (b"", stored[:-1], stored[:20], stored + b"x"):
-        with pytest.raises(BadStored, match="cannot be read"):
+        with pytest.raises(BadStored, match="damaged attempts"):
             Attempts.decoded(damaged)
 
 

@@ -208,7 +208,7 @@ def test_what_is_stored_is_read_back(attempts: Attempts) -> None:
 
 @pytest.mark.parametrize("kept", range(len(GOLDEN)))
 def test_bytes_that_end_too_early_are_refused(kept: int) -> None:
-    with pytest.raises(BadStored, match="attempts that cannot be read"):
+    with pytest.raises(BadStored, match="damaged attempts"):
         Attempts.decoded(GOLDEN[:kept])
 
 

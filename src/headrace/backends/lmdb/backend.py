@@ -9,8 +9,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar
 
-import pyarrow as pa
-
 from headrace.backends.copy_by_producer import CopyByProducer
 from headrace.backends.lmdb import stored_batch as batches
 from headrace.backends.lmdb import stored_row
@@ -20,12 +18,12 @@ from headrace.backends.lmdb.handles import Shared
 from headrace.backends.lmdb.liveness import FileLiveness
 from headrace.backends.lmdb.lock_holder import holder_of
 from headrace.backends.lmdb.maintenance import drop_stream, trim
-from headrace.backends.lmdb.read_cache import CachedRead, ReadCache
+from headrace.backends.lmdb.reading import Reader
 from headrace.backends.lmdb.tables import Tables
 from headrace.backends.lmdb.writer import WRITE_TIMEOUT_S
 from headrace.core import transaction
 from headrace.core.capabilities import Capabilities
-from headrace.core.errors import BadBatch, Closed, HeadraceError, StreamExists
+from headrace.core.errors import Closed, HeadraceError, StreamExists
 from headrace.core.model import Bounds, StreamInfo, even_shards
 from headrace.core.ports import (
     ABSENT,
@@ -37,7 +35,6 @@ from headrace.core.ports import (
     StreamSpec,
     Versioned,
 )
-from headrace.core.records.batch import Batch
 from headrace.core.records.limits import ReadBudget, check_commit_bytes, check_shard, check_start
 from headrace.core.transaction import Part
 
@@ -82,11 +79,10 @@ class LmdbBackend:
         )
         self._closed = False
         self._environment = self._shared.environment
-        self._store = self._environment.identity.store
-        self.identity = self._store.hex()
+        self.identity = self._environment.identity.store.hex()
         self.address = os.path.abspath(self._environment.directory)
         self._write_timeout_s = write_timeout_s
-        self._leftovers = ReadCache()
+        self._reader = Reader(self._environment)
         self.liveness = FileLiveness(self._environment.directory / MEMBERS)
 
     # Streams
@@ -150,72 +146,9 @@ class LmdbBackend:
         max_bytes: int,
     ) -> ReadResult:
         check_shard(stream, shard)
-        stored: list[batches.Verified] = []
-        damage: BadBatch | None = None
-        left = self._leftovers.holding((stream.id, shard), start)
-        if left is not None and left.transaction == self.changes():
-            return self._going_on(
-                stream, shard, left, start, end, ReadBudget(max_records, max_bytes)
-            )
-        with self._reading() as txn:
-            bounds = Tables(self._environment, txn).bounds(stream, shard)
-            check_start(stream, shard, start, bounds)
-            stop = bounds.end if end is None else min(end, bounds.end)
-            if start >= stop:
-                return ReadResult((), start)
-            room = ReadBudget(max_records, max_bytes)
-            if left is not None:
-                left = CachedRead(left.batch, bounds, txn.id())
-                self._leftovers.keep((stream.id, shard), left)
-                return self._going_on(stream, shard, left, start, end, room)
-            cursor = txn.cursor()
-            prefix = batches.shard_prefix(stream.id, shard)
-            found = cursor.set_range(batches.key_of(stream.id, shard, start + 1))
-            records = nbytes = 0
-            while found and records < max_records:
-                key, value = bytes(cursor.key()), cursor.value()
-                if not key.startswith(prefix):
-                    break
-                nbytes += len(value)
-                if stored and nbytes > max_bytes:
-                    break
-                try:
-                    # At once, while the copy is at hand; what is in it is looked at later, so that
-                    # large data goes through the caches only once.
-                    stored.append(batches.verified(stream, self._store, key, _copied(value)))
-                except BadBatch as why:
-                    damage = why
-                    break
-                records = stored[-1].head.end - start
-                if stored[-1].head.end >= stop:
-                    break
-                found = cursor.next()
-            last = txn.id()
-        if not stored:
-            raise damage or BadBatch(stream.name, shard, start, stop, "it is missing")
-        reading, rest = _taken(stream, stored, start, stop, room)
-        if rest is not None:
-            self._leftovers.keep((stream.id, shard), CachedRead(rest, bounds, last))
-        return reading
-
-    def _going_on(
-        self,
-        stream: StreamInfo,
-        shard: int,
-        left: CachedRead,
-        start: int,
-        end: int | None,
-        room: ReadBudget,
-    ) -> ReadResult:
-        check_start(stream, shard, start, left.bounds)
-        stop = left.bounds.end if end is None else min(end, left.bounds.end)
-        if start >= stop:
-            return ReadResult((), start)
-        part = room.take(left.batch, start, stop)
-        behind = start + len(part)
-        if behind > left.batch.offsets[-1]:
-            self._leftovers.drop((stream.id, shard))
-        return ReadResult([part], behind)
+        self._check_open()
+        budget = ReadBudget(max_records, max_bytes)
+        return self._reader.read(stream, shard, start, end, budget)
 
     def bounds(self, stream: StreamInfo, shard: int) -> Bounds:
         check_shard(stream, shard)
@@ -232,14 +165,7 @@ class LmdbBackend:
 
     def offset_at(self, stream: StreamInfo, shard: int, timestamp_ms: int) -> int:
         bounds = self.bounds(stream, shard)
-        at = bounds.start
-        while late := self._next_late(stream, shard, at, timestamp_ms):
-            batch = batches.decode(stream, self._store, *late)
-            for offset, found in zip(batch.offsets, batch.timestamps, strict=True):
-                if found >= timestamp_ms and offset >= bounds.start:
-                    return offset
-            at = batch.offsets[-1] + 1
-        return bounds.end
+        return self._reader.offset_at(stream, shard, bounds, timestamp_ms)
 
     def trim(self, stream: StreamInfo, shard: int, before: int) -> None:
         check_start(stream, shard, before, self.bounds(stream, shard))
@@ -342,25 +268,6 @@ class LmdbBackend:
             for part in parts
         ], nbytes
 
-    def _next_late(
-        self, stream: StreamInfo, shard: int, start: int, timestamp_ms: int
-    ) -> tuple[bytes, bytes] | None:
-        """The first stored batch from an offset on that has a record of that time or later."""
-        prefix = batches.shard_prefix(stream.id, shard)
-        with self._reading() as txn:
-            cursor = txn.cursor()
-            found = cursor.set_range(batches.key_of(stream.id, shard, start + 1))
-            while found and bytes(cursor.key()).startswith(prefix):
-                key, value = bytes(cursor.key()), cursor.value()
-                try:
-                    late = batches.header(self._store, key, value).latest_ms >= timestamp_ms
-                except batches.Unreadable:
-                    late = True  # decoding it tells what is wrong
-                if late:
-                    return key, bytes(value)
-                found = cursor.next()
-        return None
-
 
 def _wrong_with(work: Callable[[Tables], object], tables: Tables) -> HeadraceError | None:
     try:
@@ -368,74 +275,3 @@ def _wrong_with(work: Callable[[Tables], object], tables: Tables) -> HeadraceErr
     except HeadraceError as why:
         return why  # it looked first and wrote nothing, so the others stand
     return None
-
-
-def _taken(
-    stream: StreamInfo, stored: list[batches.Verified], start: int, stop: int, room: ReadBudget
-) -> tuple[ReadResult, Batch | None]:
-    """As many of the records from ``start`` on as there is room for; and the batch, if it is a
-    large one, that has more of them than were taken."""
-    taken: list[Batch] = []
-    at = start
-    left: Batch | None = None
-    try:
-        for batch in _joined(_opened(stream, stored, start)):
-            part = room.take(batch, at, stop)
-            if not len(part):
-                break
-            taken.append(part)
-            at += len(part)
-            left = None if batch.is_rows or at > batch.offsets[-1] else batch
-    except BadBatch:
-        # What came before the damage is delivered; the next read begins with it and says so.
-        if not taken:
-            raise
-    return ReadResult(taken, at), left
-
-
-def _opened(stream: StreamInfo, stored: list[batches.Verified], expected: int) -> Iterator[Batch]:
-    """The batches, and that none is missing between them."""
-    for found in stored:
-        base = found.head.base
-        if base > expected:
-            raise BadBatch(stream.name, found.head.shard, expected, base, "it is missing")
-        expected = found.head.end
-        yield batches.opened(stream, found)
-
-
-def _copied(value: memoryview) -> memoryview:
-    """Out of the map, into memory of Arrow's pool: fresh pages for each copy would cost more."""
-    copy = memoryview(pa.allocate_buffer(len(value))).cast("B")
-    copy[:] = value
-    return copy
-
-
-def _joined(opened: Iterator[Batch]) -> Iterator[Batch]:
-    """Neighbouring small batches as one: what was appended one by one is read together."""
-    small: list[Batch] = []
-    try:
-        for batch in opened:
-            if batch.is_rows:
-                small.append(batch)
-                continue
-            yield from _as_one(small)
-            small = []
-            yield batch
-    except BadBatch:
-        yield from _as_one(small)
-        raise
-    yield from _as_one(small)
-
-
-def _as_one(small: list[Batch]) -> Iterator[Batch]:
-    if len(small) <= 1:
-        yield from small
-        return
-    first, last = small[0], small[-1]
-    yield Batch.of_rows(
-        [row for batch in small for row in batch.rows],
-        stream=first.stream,
-        shard=first.shard,
-        offsets=range(first.offsets[0], last.offsets[-1] + 1),
-        nbytes=sum(batch.nbytes for batch in small),
-    )

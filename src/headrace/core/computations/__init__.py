@@ -1,1 +1,2 @@
-"""Computations: what a user declares, which slice runs next, what a failure leads to."""
+"""The rules of computations: what a user declares, which slice runs next, what a failure leads
+to."""

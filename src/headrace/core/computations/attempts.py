@@ -1,9 +1,9 @@
-"""What is known of the attempts at a record that makes trouble: stored with its shard's checkpoint,
-so that it is not forgotten when another replica takes over.
+"""The attempts at a record that fails: stored beside its shard's checkpoint, so that they are not
+forgotten when another replica takes over.
 
-Most shards have none but the note that somebody works there. Who finds that note, although nobody
-does, knows that its writer died; who finds it again and again at one checkpoint goes on in small
-steps, in the end record by record, with each written down first; and so the one that kills its
+For most shards there is only a note that a lane works there. A lane that begins and finds this note
+knows that its writer has died. If that happens again and again at one checkpoint, work goes on in
+small steps, in the end record by record, and each step is noted first. So the record that kills its
 process is found.
 """
 
@@ -18,9 +18,9 @@ from headrace.core.errors import BadStored, NewerFormat
 VERSION = 1
 REASON_CHARS_MAX = 2_000
 CAREFUL_AFTER = 2
-"""After so many deaths at one checkpoint work goes on in small steps, each noted beforehand:"""
+"""How many deaths at one checkpoint make work go on in small steps, each noted beforehand."""
 CAREFUL_STEP = 64
-"""of so many records, and after one more death within such a step, record by record."""
+"""How many records such a step has. After one more death within a step, each has one record."""
 
 NO_RECORD = 2**63 - 1
 """The offset of attempts at a call that is about no record: ``init``, ``on_timer``."""
@@ -31,47 +31,49 @@ _FLAGS = _WORKING | _NAMED | _STOPPED
 
 
 class Attempts(NamedTuple):
+    """The attempts at one record of a shard."""
+
     offset: int = 0
-    """The record it is about: while nothing has failed, the checkpoint when work began."""
+    """The offset of the record; while no attempt has failed, the checkpoint at which work began."""
     failed: int = 0
-    """How many attempts at it have failed."""
+    """How many attempts at the record have failed."""
     deaths: int = 0
-    """How many processes have died there."""
+    """How many processes have died at this offset."""
     working: bool = False
-    """Somebody works on the shard, and has not said that he has ended."""
+    """Whether a lane works on the shard and has not yet noted that it has ended."""
     named: bool = False
-    """It is this record that is being handled, none behind it."""
+    """Whether exactly this record is being handled, and none behind it."""
     stopped: bool = False
-    """The shard was stopped because of it."""
+    """Whether the shard was stopped because of this record."""
     at_ms: int = 0
     """When the last attempt failed."""
     code: str = ""
-    """Which code it was that failed."""
+    """Which version of the code failed."""
     reason: str = ""
 
     def step(self, deaths_max: int) -> int:
-        """How many records are handled at once, for each noted where it begins; 0: as many as
-        fit, and nothing is noted."""
+        """How many records a step has, each step being noted where it begins. 0 means as many as
+        fit, and no notes."""
         if self.deaths >= _single_after(deaths_max):
             return 1
         return CAREFUL_STEP if self.deaths >= _careful_after(deaths_max) else 0
 
     def begun(self, checkpoint: int) -> Attempts:
-        """Somebody begins to work at that checkpoint."""
+        """After a lane has begun to work at ``checkpoint``."""
         ahead = self.offset > checkpoint and (self.failed > 0 or self.deaths > 0)
         here = self if ahead or self.offset == checkpoint else Attempts(checkpoint)
         deaths = here.deaths + self.working
-        if not here.named:  # suspected, no more: others in the same process may have done it
+        if not here.named:  # only suspected: another record in the same process may have killed it
             deaths = min(deaths, CAREFUL_AFTER + 1)
         return here._replace(deaths=deaths, working=True)
 
     def ended(self) -> Attempts:
-        """Nobody works there any more, and nobody has died: what was only suspected is dropped."""
+        """After the work has ended without a death: deaths that were only suspected are dropped."""
         deaths = self.deaths if self.named and self.deaths > CAREFUL_AFTER + 1 else 0
         return self._replace(working=False, deaths=deaths)
 
     def failed_again(self, offset: int, at_ms: int, code: str, reason: str) -> Attempts:
-        """One more attempt at that record has failed."""
+        """After one more attempt at the record at ``offset`` has failed."""
         failed = self.failed if offset == self.offset else 0
         deaths = self.deaths if offset == self.offset else 0
         return Attempts(
@@ -80,8 +82,9 @@ class Attempts(NamedTuple):
         )  # fmt: skip
 
     def named_next(self, offset: int, deaths_max: int = CAREFUL_AFTER + 1) -> Attempts:
-        """That record is handled next, with nothing behind it. Of deaths while it was not named it
-        keeps as many as keep the work careful, and so never all that it may have itself."""
+        """Before the record at ``offset`` is handled, with no record behind it. Of the deaths while
+        the record was not named, as many count as keep the work careful: always fewer than the
+        deaths that the record itself may cause."""
         same = self if offset == self.offset else Attempts(offset, working=self.working)
         if same.named:
             return same
@@ -89,7 +92,8 @@ class Attempts(NamedTuple):
         return same._replace(deaths=deaths, named=True)
 
     def stepped(self, offset: int, deaths_max: int = CAREFUL_AFTER + 1) -> Attempts:
-        """A step begins there, of several records, or of one that is not named yet."""
+        """Before a step begins at ``offset``, of several records or of one that is not named
+        yet."""
         same = self if offset == self.offset else Attempts(offset, working=self.working)
         return same._replace(deaths=min(self.deaths, _single_after(deaths_max)), named=False)
 
@@ -110,7 +114,7 @@ class Attempts(NamedTuple):
             code, reason = fields.text(), fields.text()
             fields.end()
         except (struct.error, ValueError) as why:
-            raise BadStored(f"attempts that cannot be read: {why}") from None
+            raise BadStored(f"damaged attempts: {why}") from None
         return cls(
             offset,
             failed,
@@ -129,10 +133,11 @@ def _careful_after(deaths_max: int) -> int:
 
 
 def _single_after(deaths_max: int) -> int:
-    """A step comes first, where enough deaths are allowed for both."""
+    """After how many deaths a step has one record. If enough deaths are allowed, a step of
+    `CAREFUL_STEP` comes first."""
     return _careful_after(deaths_max) + (deaths_max > CAREFUL_AFTER + 1)
 
 
 def _storable(text: str) -> str:
-    """Messages of errors may hold what is no text, such as half of a surrogate pair."""
+    """The text as UTF-8 can hold it: messages of errors may hold half of a surrogate pair."""
     return text.encode(errors="backslashreplace").decode()

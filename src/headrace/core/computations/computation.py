@@ -31,12 +31,12 @@ _METHODS = {
     "on_failure": ("record", "failure"),
     "close": (),
 }
-"""What the methods of a class are called with, beside what they name of those above."""
+"""The parameters of each method of a class, before those of `_HANDED` that it names."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Computation:
-    """Made by `computation`. Called, it is the function or class that it was made of."""
+    """Made by `computation`. A call of it calls the function or class that it was made of."""
 
     name: str
     inputs: tuple[str, ...]
@@ -45,15 +45,15 @@ class Computation:
     kind: Kind = "record"
     policy: Policy | None = None
     concurrency: int | None = None
-    """How many lanes of a replica may work for it at once; None: all."""
+    """How many lanes of a replica may work for it at once; None means all."""
     capacity: int = 1
-    """Of a batch computation: how many records it is called with at most,"""
+    """How many records a batch computation is called with at most."""
     threshold_s: float = 0.0
-    """and how long it waits for them."""
+    """How long a batch computation waits for `capacity` records."""
     version: str | None = None
-    """Of its code; None: told by its source."""
+    """The version of its code; None if its source tells it."""
     start: ComputationStart = "earliest"
-    """Where it begins in a shard that it has no checkpoint of."""
+    """Where the computation begins in a shard without a checkpoint."""
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         return self.handler(*args, **named)
@@ -67,15 +67,16 @@ class Computation:
 
     @property
     def dead_letters(self) -> str:
-        """The stream of the records that were given up."""
+        """The stream of the records that the computation has given up."""
         return self.name + DEAD_LETTERS
 
     def with_policy(self, policy: Policy) -> Computation:
+        """The same computation with another policy, for instance in a test."""
         return replace(self, policy=policy)
 
 
 class _Declaring:
-    """`computation` itself: a decorator, with one for batches beside it."""
+    """The type of `computation`: a decorator, and another one for batches."""
 
     def __call__(
         self,
@@ -88,10 +89,11 @@ class _Declaring:
         version: str | None = None,
         start: ComputationStart = "earliest",
     ) -> Callable[[Callable[..., Any]], Computation]:
-        """Declare a function that is called with one record at a time, or a class whose
+        """Declare a function that is called with one record at a time, or a class whose method
         ``process`` is.
 
-        The function gets the record, and what it names of ``out``, ``ctx`` and ``state``.
+        The function gets the record, and those of ``out``, ``ctx`` and ``state`` that are among its
+        parameters.
 
         >>> from headrace import computation
         >>> @computation(inputs="shop/orders", outputs="shop/invoices")
@@ -133,10 +135,11 @@ class _Declaring:
         start: ComputationStart = "earliest",
     ) -> Callable[[Callable[..., Any]], Computation]:
         """Declare a function that is called with a list of records of one shard: as soon as there
-        are ``capacity`` of them, or ``threshold`` after the first of them was seen. If its first
-        parameter is annotated as ``pyarrow.RecordBatch``, it gets one of those.
+        are ``capacity`` of them, or ``threshold`` after the first of them was seen. A function
+        whose first parameter is annotated as ``pyarrow.RecordBatch`` gets such a batch.
 
-        What fails is the whole list: it is tried again, skipped or dead-lettered together."""
+        If the function fails, the whole list has failed: its records are tried again, skipped or
+        dead-lettered together."""
 
         _check_called(bare)
 
@@ -169,8 +172,8 @@ computation = _Declaring()
 
 
 def handed(method: Callable[..., Any], first: int) -> tuple[str, ...]:
-    """Which of ``out``, ``ctx`` and ``state`` it takes behind its first parameters, in its order:
-    they can be given by position."""
+    """Which of ``out``, ``ctx`` and ``state`` a method takes behind its first parameters, in its
+    order, so that they can be given by position."""
     found: list[str] = []
     parameters = _parameters(method)[first:]
     for at, parameter in enumerate(parameters):
@@ -245,7 +248,7 @@ def _check_takes(what: str, method: Callable[..., Any], given: tuple[str, ...], 
 def _parameters(method: Callable[..., Any]) -> list[inspect.Parameter]:
     try:
         return list(inspect.signature(method).parameters.values())
-    except (TypeError, ValueError):  # some built in functions have none that can be seen
+    except (TypeError, ValueError):  # some built-in functions have no signature
         raise BadTopology(
             f"{_called(method)}: it does not tell what it takes; wrap it in a function"
         ) from None
@@ -266,7 +269,7 @@ def _name(name: str | None, handler: Callable[..., Any]) -> str:
     if not isinstance(chosen, str) or chosen == "<lambda>":
         raise BadTopology(f"a computation of {handler!r} needs a name=…")
     checked_name(chosen)
-    checked_name(chosen + DEAD_LETTERS)  # which is longer
+    checked_name(chosen + DEAD_LETTERS)  # this is the longer name
     return chosen
 
 

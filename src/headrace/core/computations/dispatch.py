@@ -1,21 +1,21 @@
-"""Which slice a free lane gets next: grants, slices in flight, parked and ending shards in, slices
-out.
+"""Which slice a free lane gets next: from grants, slices in flight, parked and ending shards.
 
-A *duty* is one shard for one computation. Of each there is at most one slice in flight, so order
-inside a shard is kept whatever lane works on it. Lanes ask; `deal` gives out what it can: to each
-waiting lane the duty that waits longest, rather one that the lane had before. Every slice has a
-number, and who reports another one than the lane has in hand comes too late: nothing changes.
+A *duty* is one shard for one computation. A duty has at most one slice in flight, so the order
+inside a shard is kept whichever lane works on it. Lanes ask, and `deal` gives slices: each waiting
+lane gets the duty that has waited longest, or rather one that the lane had before. Every slice has
+a number. A report about a slice that its lane no longer has in hand comes too late and changes
+nothing.
 
-A duty is, in this order of precedence,
+A duty is in the first of these states that applies:
 
-    ending     its shard shall be let go: no slice is given, the one in flight may end
-    doubtful   its last slice may be committed or not: nothing until the shard is granted anew
-    stopped    nothing until the shard is granted anew
+    ending     its shard must be let go: no slice is given, the one in flight may end
+    doubtful   its last slice may be committed or not: no slice until the shard is granted anew
+    stopped    no slice until the shard is granted anew
     in flight  a lane has a slice of it
     held back  its computation is stopped, or a lane still works on it under a grant that is over
-    parked     what has failed is tried again when its time has come, not before
-    ready      there is something to do
-    idle       there is not; or less than a batch, which may still wait
+    parked     a record has failed, and its next attempt is not due yet
+    ready      there are records to handle, or a timer is due
+    idle       there is nothing to do, or less than a batch, which may still wait
 """
 
 from __future__ import annotations
@@ -34,15 +34,16 @@ State = Literal[
 ]  # fmt: skip
 
 SLICE_S = 0.1
-"""About so much work is one slice."""
+"""About how long the work of one slice takes."""
 SLICE_RECORDS_MAX = 8_192
 SLICE_RECORDS_FIRST = 64
 ALONE_S = 1.0
-"""So long others are kept back for one that goes alone; a slice that takes longer may be hung."""
+"""How long other slices are kept back for a slice that goes alone. A slice that takes longer may
+hang."""
 ALONE_S_MAX = 30.0
-"""So long one waits to go alone."""
+"""How long a slice waits to go alone."""
 WARM_S = 0.1
-"""A shard that a free lane had before goes ahead of those that have waited up to so much longer."""
+"""A shard that a free lane had before goes ahead of shards that have waited this much longer."""
 
 
 class Duty(NamedTuple):
@@ -57,16 +58,17 @@ class Duty(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """How slices of one computation are given out."""
+    """How slices of one computation are given to lanes."""
 
     concurrency: int | None = None
-    """So many lanes at once; None: all."""
+    """How many lanes may work for it at once; None means all."""
     capacity: int | None = None
-    """Of a batch computation: a slice is one batch, even where others go record by record."""
+    """The records of one batch of a batch computation: a slice is one batch, even where other
+    computations go record by record."""
     threshold_s: float = 0.0
-    """So long a batch may wait to be full."""
+    """How long a batch may wait to be full."""
     sticky: bool = False
-    """A shard stays with the lane that had it first, as long as there is that lane."""
+    """Whether a shard stays with the lane that had it first, as long as that lane lives."""
 
 
 class Assigned(NamedTuple):
@@ -76,15 +78,16 @@ class Assigned(NamedTuple):
     number: int
     duty: Duty
     token: bytes
-    """Of the grant under which it is worked on."""
+    """The token of the grant under which the slice is worked on."""
     start: int
     end: int
     warm: bool
-    """The lane had the last slice of this grant: what it remembers of the shard is true."""
+    """Whether the lane had the last slice of this grant, so that what it remembers of the shard is
+    still true."""
 
 
 class LostSlice(NamedTuple):
-    """A slice whose lane does not come back: whoever works under this token is to be fenced."""
+    """A slice whose lane does not come back. Its token must be fenced."""
 
     lane: int
     duty: Duty
@@ -93,76 +96,78 @@ class LostSlice(NamedTuple):
 
 @dataclass(slots=True)
 class DutyState:
-    """How a duty stands."""
+    """The state of a duty."""
 
     duty: Duty
     token: bytes
     at: int
-    """Where the next slice begins: the checkpoint, unless one is in flight."""
+    """Where the next slice begins: the checkpoint, unless a slice is in flight."""
     end: int
-    """Of the shard, as far as is known."""
+    """The end of the shard, as far as it is known."""
     since_s: float
-    """Since when it waits: its last report, or the first record after that."""
+    """Since when the duty waits: since its last report, or the first record after that."""
     given: Assigned | None = None
     last_lane: int | None = None
-    """Which lane had its last slice, under this grant."""
+    """The lane that had its last slice under this grant."""
     parked_s: float | None = None
-    """Until when it is parked."""
+    """Until when the duty is parked."""
     timer_s: float = inf
-    """When it is to be called although there may be no record."""
+    """When the duty gets a slice for its timer, even without a record."""
     called: bool = False
-    """The slice in flight is that call, whatever else it is."""
+    """Whether the slice in flight serves the timer."""
     ending_s: float | None = None
-    """When it is let go at the latest."""
+    """When the shard must be let go at the latest."""
     doubtful: bool = False
     stopped: bool = False
     most: int = 0
-    """So many records at most in one slice; 0: as many as fit."""
+    """How many records one slice may have; 0 means as many as fit."""
     ready_s: float = inf
-    """From when on there is something to do; never, if time alone does not bring it. Follows from
-    all the above."""
+    """From when on the duty is ready; infinite if time alone does not make it so. It follows from
+    the other attributes."""
 
 
 @dataclass(slots=True)
 class Pace:
-    """What a record of one computation costs, and so how many are one slice."""
+    """How many records of one computation are one slice, by the time that records took."""
 
     records: int = SLICE_RECORDS_FIRST
 
     def took(self, records: int, spent_s: float) -> None:
-        """The next slice fits what this one has shown, and grows slowly."""
+        """A slice of ``records`` took ``spent_s``. The next slice is sized by that, and grows
+        slowly."""
         if records <= 0 or (records < self.records and spent_s <= SLICE_S):
-            return  # there was no more to do: that does not show how much would fit
+            return  # there were no more records, which does not show how many would fit
         fitting = int(records * SLICE_S / max(spent_s, 1e-6))
         self.records = max(1, min(fitting, self.records * 2, SLICE_RECORDS_MAX))
 
 
 @dataclass(slots=True)
 class Dispatch:
-    """Times are monotonic seconds, given with each call; nothing else is looked at."""
+    """The duties and lanes of one replica. Times are monotonic seconds, given with each call."""
 
     rules: Mapping[str, Rules]
     lanes: int
-    """How many places for lanes there are, for static allocation."""
+    """How many lanes there are, for static allocation."""
     allocation: Allocation = "pool"
     alone: bool = False
-    """The lanes share a process: one that goes record by record, because a record may kill it, goes
-    while no other does anything; but not at the price of standing still."""
+    """Whether the lanes share a process. Then a duty that goes record by record, because a record
+    may kill the process, gets a slice while no other lane works. But the replica never stands still
+    for that."""
     holds: dict[Duty, DutyState] = field(default_factory=dict)
     waiting: dict[int, None] = field(default_factory=dict)
-    """Lanes that have asked, in the order they did."""
+    """The lanes that have asked, in the order in which they did."""
     in_hand: dict[int, Assigned] = field(default_factory=dict)
-    """What each lane works on."""
+    """The slice that each lane works on."""
     leaving: dict[int, float] = field(default_factory=dict)
-    """Lanes that work under a grant that is over, and when they are given up."""
+    """The lanes that work under a grant that is over, and when they are given up."""
     stopped: set[str] = field(default_factory=set)
-    """Computations that get no slices."""
+    """The computations that get no slices."""
     _given_s: dict[int, float] = field(default_factory=dict)
-    """Since when each lane has it."""
+    """Since when each lane has its slice."""
     _pace: dict[str, Pace] = field(default_factory=dict)
     _numbers: int = 0
     _dealt_s: float = -inf
-    """When `deal` was last called: what was ready then waits for a lane, not for a time."""
+    """When `deal` was last called. A duty that was ready then waits for a lane, not for a time."""
 
     # Shards come and go
 
@@ -177,21 +182,21 @@ class Dispatch:
         parked_s: float | None = None,
         most: int = 0,
     ) -> None:
-        """Work on it may begin under this token: now, or when its time has come."""
+        """Work on the duty may begin under this token: now, or at ``parked_s``."""
         assert duty not in self.holds, f"{duty} has begun already"
         hold = DutyState(duty, token, at, max(at, end), now_s, parked_s=parked_s, most=most)
         self.holds[duty] = self._changed(hold)
 
     def revoke(self, duty: Duty, token: bytes, until_s: float) -> None:
-        """It shall end by then; told twice, the earlier time stands."""
+        """The duty must end by ``until_s``. Of two such times, the earlier one counts."""
         hold = self._under(duty, token)
         if hold is not None:
             hold.ending_s = until_s if hold.ending_s is None else min(until_s, hold.ending_s)
             self._changed(hold)
 
     def lose(self, duty: Duty, token: bytes, until_s: float) -> None:
-        """Its grant is over, nothing of it can be committed. A lane that still works on it is
-        waited for until then, and nothing of the shard is given out meanwhile."""
+        """The grant of the duty is over, so nothing under it can be committed. A lane that still
+        works on the duty may do so until ``until_s``; the shard gives no slice meanwhile."""
         hold = self._under(duty, token)
         if hold is not None:
             del self.holds[duty]
@@ -200,14 +205,14 @@ class Dispatch:
                 self.leaving[hold.given.lane] = min(until_s, ending_s)
 
     def gone(self) -> list[DutyState]:
-        """Those that shall end and have: nothing is in flight. They are forgotten."""
+        """The duties that had to end and have no slice in flight. They are forgotten now."""
         found = [h for h in self.holds.values() if h.ending_s is not None and h.given is None]
         for hold in found:
             del self.holds[hold.duty]
         return found
 
     def overdue(self, now_s: float) -> list[LostSlice]:
-        """Slices in flight of what should have ended by now; their lanes are lost."""
+        """The slices in flight of duties that should have ended by now. Their lanes are lost."""
         late = [
             hold.given.lane
             for hold in self.holds.values()
@@ -219,21 +224,21 @@ class Dispatch:
     # What there is to do
 
     def ends(self, ends: Mapping[Duty, int], now_s: float) -> None:
-        """So far the shards go by now."""
+        """The shards of these duties have new ends."""
         for duty, end in ends.items():
             hold = self.holds.get(duty)
             if hold is not None and end > hold.end:
                 if hold.at >= hold.end and hold.given is None:
-                    hold.since_s = now_s  # it was idle: it waits from now on
+                    hold.since_s = now_s  # it was idle, and waits from now on
                 hold.end = end
                 self._changed(hold)
 
     def stop(self, computation: str) -> None:
-        """No more slices of a computation; those in flight end."""
+        """Give no more slices of a computation. Those in flight end."""
         self.stopped.add(computation)
 
     def start(self, computation: str) -> None:
-        """It gets slices again."""
+        """Give slices of a computation again."""
         self.stopped.discard(computation)
 
     # Lanes
@@ -244,15 +249,16 @@ class Dispatch:
         self.waiting[lane] = None
 
     def withdraw(self, lane: int) -> None:
-        """It does not wait any more."""
+        """The lane does not wait for a slice any more."""
         self.waiting.pop(lane, None)
 
     def lane_lost(self, lane: int) -> LostSlice | None:
-        """It does not come back; what it had in hand is in doubt until it is granted anew."""
+        """The lane does not come back. The duty of its slice is in doubt until the shard is granted
+        anew."""
         self.withdraw(lane)
         for hold in self.holds.values():
             if hold.last_lane == lane:
-                hold.last_lane = None  # a lane that gets this number later remembers nothing
+                hold.last_lane = None  # a later lane of this number remembers nothing
         given = self.in_hand.get(lane)
         if given is None:
             return None
@@ -263,7 +269,7 @@ class Dispatch:
         return LostSlice(lane, given.duty, given.token)
 
     def deal(self, now_s: float) -> list[Assigned]:
-        """Slices for the lanes that wait."""
+        """Give slices to the lanes that wait."""
         self._dealt_s = now_s
         dealt: list[Assigned] = []
         while self.waiting and (found := self._next(now_s)) is not None:
@@ -271,8 +277,8 @@ class Dispatch:
         return dealt
 
     def wake_s(self) -> float:
-        """Asked right after `deal`: when something becomes ready or overdue that is not, if nothing
-        is reported until then."""
+        """When the next duty becomes ready or overdue, if nothing is reported until then. Called
+        right after `deal`."""
         times = [inf, *self.leaving.values()]
         for hold in self.holds.values():
             if hold.ending_s is not None and hold.given is not None:
@@ -282,7 +288,7 @@ class Dispatch:
         return min(times)
 
     def state(self, hold: DutyState, now_s: float) -> State:
-        """How it stands: the first that is true, of those above."""
+        """The state of a duty: the first that applies, in the order of the module's docstring."""
         if hold.ending_s is not None:
             return "ending"
         if hold.doubtful:
@@ -302,7 +308,7 @@ class Dispatch:
     def done(
         self, lane: int, number: int, next: int, now_s: float, *, records: int, spent_s: float
     ) -> DutyState | None:
-        """Everything before ``next`` is committed; None if this comes too late."""
+        """All records before ``next`` are committed. Returns None if the report comes too late."""
         hold = self._reported(lane, number, next, now_s)
         if hold is None:
             return None
@@ -314,7 +320,7 @@ class Dispatch:
     def park(
         self, lane: int, number: int, next: int, until_s: float, now_s: float
     ) -> DutyState | None:
-        """What begins at ``next`` has failed: nothing of the shard until its time has come."""
+        """The record at ``next`` has failed. The shard gives no slice until ``until_s``."""
         hold = self._reported(lane, number, next, now_s)
         if hold is None:
             return None
@@ -322,7 +328,8 @@ class Dispatch:
         return self._changed(hold)
 
     def stop_shard(self, lane: int, number: int, next: int, now_s: float) -> DutyState | None:
-        """The record at ``next`` has failed for good: nothing until it is granted anew."""
+        """The record at ``next`` has failed for good. The shard gives no slice until it is granted
+        anew."""
         hold = self._reported(lane, number, next, now_s)
         if hold is None:
             return None
@@ -330,8 +337,8 @@ class Dispatch:
         return self._changed(hold)
 
     def doubt(self, lane: int, number: int, now_s: float) -> DutyState | None:
-        """It could not be told whether the slice was committed, or it was refused: nothing until
-        the shard is granted anew."""
+        """The slice may be committed or not, or its commit was refused. The shard gives no slice
+        until it is granted anew."""
         hold = self._reported(lane, number, None, now_s)
         if hold is None:
             return None
@@ -339,38 +346,38 @@ class Dispatch:
         return self._changed(hold)
 
     def limit(self, duty: Duty, most: int) -> None:
-        """So many records at most in its next slices; 0: as many as fit."""
+        """Limit the next slices of a duty to ``most`` records; 0 means as many as fit."""
         hold = self.holds.get(duty)
         if hold is not None:
             hold.most = most
 
     def timer(self, duty: Duty, at_s: float) -> None:
-        """It is to be called at that time, although there may be no record. Any slice that is
-        given then or later is that call, and it is over when one of them is done."""
+        """The duty gets a slice for its timer at ``at_s``, even without a record. Any slice given
+        then or later serves the timer, which is over when one of them is done."""
         hold = self.holds.get(duty)
         if hold is not None:
             hold.timer_s, hold.called = at_s, False
             self._changed(hold)
 
-    # Below
+    # Private
 
     def _under(self, duty: Duty, token: bytes) -> DutyState | None:
         hold = self.holds.get(duty)
         return hold if hold is not None and hold.token == token else None
 
     def _left(self) -> set[Duty]:
-        """What lanes still work on under grants that are over."""
+        """The duties that lanes still work on under grants that are over."""
         return {self.in_hand[lane].duty for lane in self.leaving}
 
     def _changed(self, hold: DutyState) -> DutyState:
-        """From when on it is ready is worked out once, not each time a lane asks."""
+        """Find when a changed duty is ready: once here, not each time a lane asks."""
         out = hold.doubtful or hold.stopped or hold.ending_s is not None or hold.given is not None
         hold.ready_s = inf if out else self._ready_s(hold)
         return hold
 
     def _ready_s(self, hold: DutyState) -> float:
         if hold.parked_s is not None:
-            # What failed has waited for its batch or its timer before, and does not do so again.
+            # A record that failed has waited for its batch or its timer before: no need to again.
             return max(hold.parked_s, hold.since_s)
         at_s = max(hold.timer_s, hold.since_s)
         left = hold.end - hold.at
@@ -381,8 +388,8 @@ class Dispatch:
         return at_s
 
     def _next(self, now_s: float) -> tuple[int, DutyState] | None:
-        """Which waiting lane gets what: the duty that waits longest goes to the lane that had it,
-        else to the one that asked first."""
+        """The next slice's lane and duty: the duty that has waited longest, and the lane that had
+        it, else the lane that asked first."""
         best = self._longest(now_s)
         if not self.alone or best is None or not self.in_hand:
             return best
@@ -420,7 +427,7 @@ class Dispatch:
         return best
 
     def _least_stuck(self) -> int:
-        """The waiting lane that fewest shards stay with."""
+        """The waiting lane with which the fewest shards stay."""
         stuck = Counter(hold.last_lane for hold in self.holds.values())
         return min(self.waiting, key=lambda lane: stuck[lane])
 
@@ -429,7 +436,7 @@ class Dispatch:
         return hold is not None and hold.most == 1
 
     def _full(self) -> set[str]:
-        """Computations that have as many lanes as they may."""
+        """The computations that have as many lanes as they may."""
         busy = Counter(given.duty.computation for given in self.in_hand.values())
         return {
             name
@@ -474,7 +481,8 @@ class Dispatch:
         return hold
 
     def _released(self, given: Assigned) -> DutyState | None:
-        """The lane has it in hand no more; the hold, if it is still the one it was given of."""
+        """Take the slice from its lane. Returns the duty's state, if the slice belongs to it
+        still."""
         del self.in_hand[given.lane]
         del self._given_s[given.lane]
         self.leaving.pop(given.lane, None)

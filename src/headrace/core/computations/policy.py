@@ -1,5 +1,5 @@
-"""What to do about a record whose handling failed: try it again, how often and when, and what
-then."""
+"""What to do about a record whose handling failed: how often and when to try it again, and what to
+do after that."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ Then = Literal["stop", "skip", "dead-letter"]
 
 RETRIES_MAX = 1_000_000
 FLOOD_RECORDS = 1_000
-"""Among so many records of a computation its dead letters are counted."""
+"""How many records of a computation are looked at when its dead letters are counted."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """What to do when a handler fails.
+    """What to do about a record whose handler fails.
 
     >>> from headrace import Policy
     >>> Policy(retries=3, then="dead-letter").times_s(3)
@@ -28,20 +28,21 @@ class Policy:
     retries: int = 20
     """How often a record is tried again."""
     delay: Duration = field(default="1s", compare=False)
-    """What the first retry waits; each further one twice as long,"""
+    """How long the first retry waits. Each further retry waits twice as long as the one before."""
     delay_max: Duration = field(default="60s", compare=False)
-    """but no longer than this."""
+    """How long a retry waits at most."""
     then: Then = "stop"
-    """When all have failed: stop the shard until a person resumes it or new code comes, skip the
-    record, or put it with the reason into the computation's dead letters and go on."""
+    """What to do when all retries have failed: stop the shard until a person resumes it or new code
+    comes; skip the record; or append the record and the reason to the computation's dead letters
+    and go on."""
     timeout: Duration | None = field(default=None, compare=False)
-    """How long one record may take: then its lane is given up, and the attempt has failed."""
+    """How long one record may take. After that its lane is given up and the attempt has failed."""
     no_retry: tuple[type[BaseException], ...] = ()
-    """Errors that trying again would not help, beside `NoRetry`."""
+    """Errors for which no record is tried again, besides `NoRetry`."""
     deaths: int = 5
-    """How many processes a record may kill before it is not tried any more."""
+    """How many processes a record may kill before it is given up."""
     dead_letters_max: int = 100
-    """More dead letters than this among the last 1,000 records stop the shard instead."""
+    """How many of the last 1,000 records may be dead letters. One more stops the shard instead."""
 
     delay_s: float = field(init=False, repr=False)
     delay_s_max: float = field(init=False, repr=False)
@@ -63,17 +64,17 @@ class Policy:
         object.__setattr__(self, "timeout_s", timeout_s)
 
     def wait_s(self, failed: int) -> float:
-        """How long the next attempt waits after so many have failed."""
+        """How long the next attempt waits after ``failed`` attempts have failed."""
         doublings = min(max(failed - 1, 0), 64)
         return min(self.delay_s * 2.0**doublings, self.delay_s_max)
 
     def tries_again(self, failed: int) -> bool:
-        """Whether there is another attempt after so many have failed."""
+        """Whether there is another attempt after ``failed`` attempts have failed."""
         return failed <= self.retries
 
     def times_s(self, retries: int) -> list[float]:
-        """When the first retries come, counted from the first failure of a record that always
-        fails at once."""
+        """When the first ``retries`` retries come, in seconds after the first failure of a record
+        that always fails at once."""
         times, at = [], 0.0
         for failed in range(1, min(retries, self.retries) + 1):
             at += self.wait_s(failed)

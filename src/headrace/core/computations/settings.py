@@ -1,5 +1,5 @@
-"""The settings of a run: what holds for each computation, stream and policy, and how the sections
-of ``headrace.toml`` are checked."""
+"""The settings of a run: which policy, concurrency and stream settings apply, and the checks of the
+sections of ``headrace.toml``."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ Sections = Mapping[str, Section]
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """Made by `headrace.read_settings`."""
+    """The settings of a run, made by `headrace.read_settings`."""
 
     file: str = ""
-    """Where it was read; empty if there is no file."""
+    """The file that they were read from; empty if there is none."""
     hub: str | None = None
     lanes: int = 4
     allocation: Allocation = "pool"
     session_s: float = 10.0
     heartbeat_s: float = 3.0
     handler_s_max: float = 5.0
-    """How long a hand-over waits for a handler: ``max_wait_handler``."""
+    """How long a hand-over waits for a handler; ``max_wait_handler`` in the file."""
     options: Mapping[str, Any] = field(default_factory=dict)
     streams: Sections = field(default_factory=dict)
     computations: Sections = field(default_factory=dict)
     policies: Sections = field(default_factory=dict)
     spark: Section = field(default_factory=dict)
-    """``master``, ``remote``, ``ui`` and ``conf``."""
+    """The settings ``master``, ``remote``, ``ui`` and ``conf``."""
 
     @classmethod
     def of_sections(cls, told: Mapping[str, Any], file: str) -> RunSettings:
@@ -65,19 +65,19 @@ class RunSettings:
         )
 
     def with_options(self, given: Mapping[str, Any]) -> RunSettings:
-        """With options from the command line, which win."""
+        """The settings with options of the command line, which win over those of the file."""
         return replace(self, options={**self.options, **given})
 
     def policy(self, computation: Computation) -> Policy:
-        """What holds: the section of its name over the policy in the code, or, if there is none in
-        the code, over ``default`` over ``Policy()``."""
+        """The policy that applies to a computation: the section of its name wins over the policy in
+        the code. Without one in the code, it wins over ``default``, and that over ``Policy()``."""
         base = computation.policy
         if base is None:
             base = Policy(**self.policies.get(DEFAULT, {}))
         return replace(base, **_of(self.policies, computation.name))
 
     def concurrency(self, computation: Computation) -> int | None:
-        """How many lanes may work for it at once; None: all."""
+        """How many lanes may work for a computation at once; None means all."""
         named = _of(self.computations, computation.name)
         usual = computation.concurrency
         if usual is None:
@@ -86,13 +86,13 @@ class RunSettings:
         return found
 
     def stream(self, name: str, topology: Topology) -> dict[str, Any]:
-        """How a stream is made that is not there yet, as `Hub.create_stream` takes it."""
+        """The settings of a stream that does not exist yet, as `Hub.create_stream` takes them."""
         usual = self.streams.get(DEFAULT, {})
         return {**usual, **topology.declared.get(name, {}), **_of(self.streams, name)}
 
     def applied(self, topology: Topology) -> Topology:
         """The topology as it runs: with the policies, concurrencies and stream settings that
-        hold."""
+        apply."""
         made = {name: self.stream(name, topology) for name in _streams(topology)}
         return Topology(
             *(
@@ -138,7 +138,7 @@ def _section(file: str, name: str, told: object) -> dict[str, Any]:
 
 
 def _named(file: str, part: str, told: Section, checks: Mapping[str, _Check]) -> Sections:
-    """The sections of one kind, each checked."""
+    """The checked sections of one kind, by name."""
     found = {}
     for name, section in _section(file, part, told.get(part, {})).items():
         where = f"{part}.{_quoted(name)}"
@@ -184,7 +184,7 @@ def _spark(file: str, told: Section) -> Section:
 
 
 def _said(file: str, section: str, key: str, value: Any, check: _Check) -> Any:
-    """What the check makes of the value; its refusal with the place in front."""
+    """The checked value. A refusal names file, section and key."""
     try:
         return check(value)
     except Invalid as wrong:
@@ -203,7 +203,7 @@ def _streams(topology: Topology) -> tuple[str, ...]:
 
 
 def _quoted(name: str) -> str:
-    """As it is written in the file."""
+    """The name as it is written in the file."""
     bare = name.replace("-", "").replace("_", "")
     return name if bare.isalnum() and name.isascii() else f'"{name}"'
 
@@ -242,7 +242,7 @@ def _flag(value: Any) -> bool:
 
 
 def _texts(value: Any) -> Section:
-    """As Spark takes them: ``true`` is a text, too."""
+    """The values as texts, as Spark takes them; ``true`` becomes a text, too."""
     if not isinstance(value, dict):
         raise BadSetting("it is a section, [spark.conf]")
     for key, one in value.items():

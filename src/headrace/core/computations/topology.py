@@ -1,4 +1,4 @@
-"""A topology: computations wired by the streams they read and write, without a circle."""
+"""A topology: computations that are wired by the streams they read and write, without a cycle."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ STREAM_SETTINGS = ("shards", "codec", "routing", "retention", "retention_bytes")
 
 
 class Topology:
-    """
+    """Computations, wired by the streams that they read and write.
+
     >>> from headrace import Topology, computation
     >>> @computation(inputs="shop/orders", outputs="shop/invoices")
     ... def bill(record, out): ...
@@ -33,14 +34,14 @@ class Topology:
         streams: Mapping[str, Mapping[str, Any]] | None = None,
         name: str = "topology",
     ) -> None:
-        """``streams`` says how streams are made that are not there yet: shards, codec, routing,
+        """``streams`` has the settings of streams that do not exist yet: shards, codec, routing,
         retention, retention_bytes."""
-        # A decorated class is a computation; type checkers go on taking it for the class.
+        # A decorated class is a computation, but type checkers still see the class.
         self.computations = _ordered(_checked(computations))
+        """Upstream computations come first; otherwise in the order given."""
         self.name = checked_name(name)
-        """Upstream first; else in the order given."""
         self.declared = {checked_name(s): _settings(s, made) for s, made in (streams or {}).items()}
-        """How streams are made that are not there yet."""
+        """The settings of streams that do not exist yet, by name."""
         _check_declared(self)
 
     def __getitem__(self, name: str) -> Computation:
@@ -63,13 +64,13 @@ class Topology:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The streams that nothing here writes."""
+        """The streams that no computation writes."""
         written = {stream for each in self.computations for stream in each.outputs}
         return tuple(stream for stream in self.streams if stream not in written)
 
     @property
     def sinks(self) -> tuple[str, ...]:
-        """The streams that nothing here reads."""
+        """The streams that no computation reads."""
         read = {stream for each in self.computations for stream in each.inputs}
         return tuple(stream for stream in self.streams if stream not in read)
 
@@ -123,26 +124,27 @@ def _check_declared(topology: Topology) -> None:
 def _ordered(computations: tuple[Computation, ...]) -> tuple[Computation, ...]:
     sorter: TopologicalSorter[str] = TopologicalSorter()
     for each in computations:
-        mark = _mark(each.name)
-        sorter.add(mark, *each.inputs)
+        node = _node(each.name)
+        sorter.add(node, *each.inputs)
         for stream in each.outputs:
-            sorter.add(stream, mark)
+            sorter.add(stream, node)
     try:
         sorter.prepare()
     except CycleError as error:
-        circle = " -> ".join(step.removeprefix(_mark("")) for step in error.args[1])
+        circle = " -> ".join(step.removeprefix(_node("")) for step in error.args[1])
         raise BadTopology(f"the computations go in a circle: {circle}") from None
-    by_mark = {_mark(each.name): each for each in computations}
+    by_node = {_node(each.name): each for each in computations}
     found: list[Computation] = []
     while sorter.is_active():
         ready = sorter.get_ready()
-        found += [by_mark[mark] for mark in by_mark if mark in ready]
+        found += [by_node[node] for node in by_node if node in ready]
         sorter.done(*ready)
     return tuple(found)
 
 
-def _mark(computation: str) -> str:
-    """So that a computation and a stream may have one name."""
+def _node(computation: str) -> str:
+    """The node of a computation in the graph; a stream's node is its name, which may be the
+    same."""
     return f"computation:{computation}"
 
 

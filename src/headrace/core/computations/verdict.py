@@ -1,4 +1,4 @@
-"""What becomes of a record that has failed: the policy's word, and two guards beside it."""
+"""What becomes of a record that has failed: what its policy says, and two guards."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ class Verdict(NamedTuple):
 
 @dataclass(slots=True)
 class FailureJudge:
-    """Of one computation in one replica."""
+    """Judges the failures of one computation in one replica."""
 
     policy: Policy
     skips_left: int = 0
-    """So many failures are skipped that would have stopped a shard."""
+    """How many failures are still skipped that would otherwise stop a shard."""
     _letters: deque[int] = field(default_factory=deque)
-    """At which count of records the last dead letters were."""
+    """The counts of handled records at which the last dead letters came."""
     _records: int = 0
 
     def handled(self, records: int) -> None:
-        """So many records were handled, however that ended."""
+        """Count records that were handled, with whatever result."""
         self._records += records
 
     def _forget_before(self, count: int) -> None:
@@ -37,8 +37,9 @@ class FailureJudge:
             self._letters.popleft()
 
     def failed(self, failed: int, retries: bool, handled: int = 0) -> Verdict:
-        """After so many failed attempts at a record; ``retries``: another one could help. So many
-        records before it were handled and are not counted yet."""
+        """What to do after ``failed`` attempts at a record have failed. ``retries`` tells whether
+        another attempt could help; ``handled`` is how many records before this one were handled
+        and are not counted yet."""
         policy = self.policy
         if retries and policy.tries_again(failed):
             return Verdict("retry", policy.wait_s(failed))
