@@ -47,8 +47,8 @@ SECRET, OTHER = b"s" * 32, b"o" * 32
 MUTANTS = 2_000
 
 WORK = Work(
-    number=7, computation="bill", stream="shop/orders", stream_id=3, shard=1, token=b"token", epoch=1,
-    start=10, end=74, warm=True, attempts=b"attempts",
+    number=7, computation="bill", stream="shop/orders", stream_id=3, shard=1, token=b"token",
+    epoch=1, start=10, end=74, warm=True, attempts=b"attempts",
 )  # fmt: skip
 TO_LANE: list[ToLane] = [WORK, Judged(Verdict("retry", 1.5, "why")), Cut(7), Alive(), Close()]
 FROM_LANE: list[FromLane] = [
