@@ -18,7 +18,8 @@ SEED_VARIABLE = "HEADRACE_SEED"
 SEED_DEFAULT = "20"
 LOOK_S = 0.005
 
-_KEPT = ("PATH", "LD_LIBRARY_PATH", "TMPDIR", "HOME")
+_KEPT = ("PATH", "LD_LIBRARY_PATH", "TMPDIR", "HOME", "PYTHONPATH")
+"""The last, so that a child loads the same code as its parent."""
 
 
 def seed() -> str:

@@ -19,7 +19,7 @@ from headrace.backends.lmdb.maintenance import Maintenance
 from headrace.core.errors import BadBatch, Damaged, HeadraceError, Refused
 from headrace.core.model import StreamInfo
 from headrace.testing.children import dice, seed
-from tests.harness.faults.images import Outcome, judge, run_workers, scratch
+from tests.harness.faults.images import ImagesOutcome, judge, run_workers, scratch
 
 SINGLE, MANY = "faults/single", "faults/many"
 SHARDS = 2
@@ -27,7 +27,7 @@ SINGLES = 120
 BATCHES, BATCH_RECORDS = 12, 60
 PAGE = 4096
 
-Records = dict[tuple[str, int, int], bytes]
+Contents = dict[tuple[str, int, int], bytes]
 Damage = tuple[str, bytes]
 
 KINDS = {
@@ -64,8 +64,8 @@ def make(directory: Path) -> None:
         hub.delete_stream("faults/gone")
 
 
-def expected() -> Records:
-    records: Records = {}
+def expected() -> Contents:
+    records: Contents = {}
     for number in range(SINGLES):
         records[SINGLE, number % SHARDS, number // SHARDS] = b"single %d" % number
     for batch in range(BATCHES):
@@ -112,7 +112,7 @@ def _flip(image: bytearray, at: int, random: random.Random) -> None:
     image[at] ^= 1 << random.randrange(8)
 
 
-def outcome_of(hub: Path, right: Records) -> tuple[str, str]:
+def outcome_of(hub: Path, right: Contents) -> tuple[str, str]:
     """``detected``, ``harmless``, or what is wrong."""
     try:
         backend = LmdbBackend(hub, create=False, map_bytes=2**26, maintain=False)
@@ -139,9 +139,9 @@ def outcome_of(hub: Path, right: Records) -> tuple[str, str]:
     return ("detected", "") if named else ("harmless", "")
 
 
-def _read(backend: LmdbBackend) -> tuple[Records, set[tuple[str, int, int]]]:
+def _read(backend: LmdbBackend) -> tuple[Contents, set[tuple[str, int, int]]]:
     """What is delivered, and what an error said is not."""
-    found: Records = {}
+    found: Contents = {}
     named: set[tuple[str, int, int]] = set()
     for name in (SINGLE, MANY):
         info = backend.stream(name)
@@ -175,7 +175,7 @@ def _go_on(backend: LmdbBackend) -> None:
     stream.append(b"and again", shard=0)
 
 
-def survive(wanted: int, *, without: str = "") -> Outcome:
+def survive(wanted: int, *, without: str = "") -> ImagesOutcome:
     """Judge so many damaged copies; ``without`` one defence, to see what it is for."""
     with scratch() as place:
         make(place / "hub")

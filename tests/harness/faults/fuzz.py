@@ -39,7 +39,8 @@ from headrace.core.model import RecordId, ShardId, StreamInfo, even_shards
 from headrace.core.names import checked_name, from_one_word
 from headrace.core.quantities import go_duration_ns, seconds, size_bytes
 from headrace.core.records.batch import Batch, Row, arrow_of
-from headrace.testing.children import Child, dice
+from headrace.testing.children import dice
+from tests.harness.children import harness_child
 
 MEMORY_BYTES = 3 * 2**30
 SLOW_S = 2.0
@@ -199,7 +200,7 @@ def mutated(whole: bytes, random: random.Random) -> bytes:
 
 def fuzz(name: str, mutants: int) -> Fuzzed:
     """Try one decoder in a process of its own."""
-    with Child(["-m", __name__, name, str(mutants)]) as child:
+    with harness_child(__name__, name, str(mutants)) as child:
         return Fuzzed(*json.loads(child.output(within_s=240)))
 
 

@@ -18,12 +18,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.testing.children import Child
+from tests.harness.children import harness_child
 
 WORKERS = 2
 
 
 @dataclass
-class Outcome:
+class ImagesOutcome:
     """What became of all images: how many of each kind, and the bad ones one by one."""
 
     seen: Counter[str] = field(default_factory=Counter)
@@ -35,9 +36,11 @@ class Outcome:
         return self.seen.total()
 
 
-def run_workers(module: str, arguments: list[str], extra: dict[str, str] | None = None) -> Outcome:
+def run_workers(
+    module: str, arguments: list[str], extra: dict[str, str] | None = None
+) -> ImagesOutcome:
     """Let workers ``python -m module check …`` judge all images between them."""
-    outcome = Outcome()
+    outcome = ImagesOutcome()
     began = time.monotonic()
     with scratch() as place:
         running = [_Worker(module, arguments, turn, place, extra) for turn in range(WORKERS)]
@@ -66,11 +69,10 @@ class _Worker:
         self._child = self._started(0)
 
     def _started(self, first: int) -> Child:
-        own = ["-m", self._module, "check", *self._arguments]
-        own += [str(self._place), str(self._turn), str(WORKERS), str(first)]
-        return Child(own, extra=self._extra)
+        own = [str(self._place), str(self._turn), str(WORKERS), str(first)]
+        return harness_child(self._module, "check", *self._arguments, *own, extra=self._extra)
 
-    def finish(self, outcome: Outcome) -> None:
+    def finish(self, outcome: ImagesOutcome) -> None:
         while True:
             with self._child as child:
                 out, complaints = child.process.communicate(timeout=600)

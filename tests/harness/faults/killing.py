@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import headrace
 from headrace.testing.children import Child, dice, until
+from tests.harness.children import harness_child
 
 STREAM = "faults/numbers"
 SHARDS = 2
@@ -31,7 +32,7 @@ class Ack(NamedTuple):
 
 
 @dataclass
-class Verdict:
+class KillVerdict:
     """Counted by the checker itself, against what the writers told."""
 
     acknowledged: int = 0
@@ -66,12 +67,12 @@ class Writers:
 
     def start(self, name: str, fail: str = "") -> Child:
         acks = acks_of(self._acks(name))
-        arguments = ["-m", __name__, str(self._directory), name, str(self._acks(name))]
+        arguments = [str(self._directory), name, str(self._acks(name))]
         # Skips the number it was killed at, or sends it again.
         skips = name.startswith("skip")
         arguments.append(str(acks[-1].number + (2 if skips else 1) if acks else 0))
         arguments += ["--early"] * self._early + ["--producer"] * (not skips)
-        self._running[name] = Child(arguments, fail=fail)
+        self._running[name] = harness_child(__name__, *arguments, fail=fail)
         return self._running[name]
 
     def kill_at_random(self, kills: int) -> None:
@@ -110,7 +111,7 @@ class Writers:
         for name in list(self._running):
             self.kill(name)
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> KillVerdict:
         acks = {name: acks_of(self._acks(name)) for name in self.names}
         return check(self._directory, acks)
 
@@ -118,10 +119,10 @@ class Writers:
         return self._told / f"{name}.acks"
 
 
-def check(directory: Path, acks: dict[str, list[Ack]]) -> Verdict:
+def check(directory: Path, acks: dict[str, list[Ack]]) -> KillVerdict:
     """Everything acknowledged is there where it was said to be, without gaps, in order, nothing
     twice."""
-    verdict = Verdict(acknowledged=sum(map(len, acks.values())))
+    verdict = KillVerdict(acknowledged=sum(map(len, acks.values())))
     wrong = verdict.wrong
     found: dict[tuple[str, int], tuple[int, int]] = {}
     last: dict[tuple[str, int], int] = defaultdict(lambda: -1)

@@ -22,7 +22,8 @@ import headrace
 from headrace.backends.lmdb.backend import LmdbBackend
 from headrace.core.errors import HeadraceError
 from headrace.testing.children import dice, seed
-from tests.harness.faults.images import Outcome, judge, run_workers, scratch
+from tests.harness.children import python_path
+from tests.harness.faults.images import ImagesOutcome, judge, run_workers, scratch
 
 STREAM = "faults/power"
 SECTOR = 512
@@ -35,18 +36,18 @@ _FILE = re.compile(r"(\d+)<([^>]*)>")
 _TEXT = re.compile(r'"((?:\\x[0-9a-f]{2})*)"')
 
 
-class Write(NamedTuple):
+class DiskWrite(NamedTuple):
     offset: int
     data: bytes
     synced: bool
     """The call itself waits for the disk."""
 
 
-class Flush(NamedTuple):
+class DiskFlush(NamedTuple):
     pass
 
 
-class Said(NamedTuple):
+class WriterNote(NamedTuple):
     """The writer begins or has finished something: ``begin 5``, ``done 5``, ``trim 3``,
     ``trimmed 3``."""
 
@@ -54,7 +55,7 @@ class Said(NamedTuple):
     number: int
 
 
-Event = Write | Flush | Said
+TraceEvent = DiskWrite | DiskFlush | WriterNote
 
 
 class Expected(NamedTuple):
@@ -77,13 +78,13 @@ def trace(directory: Path, told: Path, appends: int, *, unsynced: bool = False) 
     command = ["strace", "-f", "-y", "-xx", "-s", "1000000", "-e", f"trace={_CALLS}"]
     command += ["-o", str(recorded), sys.executable, "-m", __name__, "write", str(directory)]
     command += [str(appends), "unsynced" if unsynced else "synced"]
-    env = {"PATH": os.environ["PATH"]}
+    env = {"PATH": os.environ["PATH"], **python_path()}
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
     return recorded
 
 
-def events(recorded: Path) -> Iterator[Event]:
+def events(recorded: Path) -> Iterator[TraceEvent]:
     """What the calls meant for the data file, in the order they ended."""
     synced_files: dict[str, bool] = {}
     position: dict[str, int] = {}
@@ -105,7 +106,7 @@ def events(recorded: Path) -> Iterator[Event]:
 
 def _meant(
     call: str, given: str, result: int, synced: dict[str, bool], position: dict[str, int]
-) -> Iterator[Event]:
+) -> Iterator[TraceEvent]:
     if call == "openat":
         synced[str(result)] = "O_DSYNC" in given or "O_SYNC" in given
         return
@@ -117,7 +118,7 @@ def _meant(
         text = _bytes(given).decode()
         if text.startswith("said "):
             _, what, count = text.split()
-            yield Said(what, int(count))
+            yield WriterNote(what, int(count))
         return
     if not path.endswith("data.mdb"):
         return
@@ -128,15 +129,17 @@ def _meant(
         case "lseek":
             position[number] = result
         case "pwrite64":
-            yield Write(int(given.rpartition(", ")[2]), data[:result], synced[number])
+            yield DiskWrite(int(given.rpartition(", ")[2]), data[:result], synced[number])
         case "pwritev":
-            yield Write(int(given.split("], ")[-1].split(", ")[1]), data[:result], synced[number])
+            yield DiskWrite(
+                int(given.split("], ")[-1].split(", ")[1]), data[:result], synced[number]
+            )
         case "write" | "writev":
             at = position.get(number, 0)
             position[number] = at + result
-            yield Write(at, data[:result], synced[number])
+            yield DiskWrite(at, data[:result], synced[number])
         case "fdatasync" | "fsync" | "msync":
-            yield Flush()
+            yield DiskFlush()
         case "ftruncate":
             raise AssertionError("the data file was truncated: the images do not know that")
         case _:
@@ -158,12 +161,12 @@ class _Disk:
 
     def __init__(self) -> None:
         self._sure = bytearray()
-        self._pending: list[Write] = []
+        self._pending: list[DiskWrite] = []
 
-    def take(self, event: Event) -> None:
-        if isinstance(event, Flush):
+    def take(self, event: TraceEvent) -> None:
+        if isinstance(event, DiskFlush):
             self._flush()
-        elif isinstance(event, Write):
+        elif isinstance(event, DiskWrite):
             # A call that waits for the disk waits for its own bytes only.
             if event.synced:
                 _put(self._sure, event.offset, event.data)
@@ -174,10 +177,10 @@ class _Disk:
             _put(self._sure, write.offset, write.data)
         self._pending.clear()
 
-    def found(self, in_flight: Event, way: int, random: random.Random) -> bytes:
+    def found(self, in_flight: TraceEvent, way: int, random: random.Random) -> bytes:
         """One way the disk may be found when the power fails during an event."""
         image = bytearray(self._sure)
-        pending = [*self._pending, *([in_flight] if isinstance(in_flight, Write) else [])]
+        pending = [*self._pending, *([in_flight] if isinstance(in_flight, DiskWrite) else [])]
         for write in pending:
             if way == 1 or (way == 2 and random.random() < 0.5):
                 _put(image, write.offset, write.data)
@@ -198,24 +201,24 @@ def images(recorded: Path, wanted: int, chosen: str) -> Iterator[tuple[int, byte
     """So many images, spread evenly over the trace from the first acknowledgement on."""
     listed = list(events(recorded))
     # Before that nothing was promised: a hub that was being made may have to be made again.
-    first = next(i for i, event in enumerate(listed) if isinstance(event, Said))
-    moments = sum(1 for event in listed[first:] if not isinstance(event, Said))
+    first = next(i for i, event in enumerate(listed) if isinstance(event, WriterNote))
+    moments = sum(1 for event in listed[first:] if not isinstance(event, WriterNote))
     random = dice("power", chosen)
     disk = _Disk()
     promised = Expected(0, 0, 0, 0)
     made = passed = 0
     for at, event in enumerate(listed):
-        if at > first and not isinstance(event, Said):
+        if at > first and not isinstance(event, WriterNote):
             passed += 1
             for way in range(wanted * passed // moments - made):
                 yield made, disk.found(event, way, random), promised
                 made += 1
         disk.take(event)
-        if isinstance(event, Said):
+        if isinstance(event, WriterNote):
             promised = _promised(promised, event)
 
 
-def _promised(now: Expected, said: Said) -> Expected:
+def _promised(now: Expected, said: WriterNote) -> Expected:
     match said.what:
         case "begin":
             return now._replace(begun=said.number)
@@ -263,7 +266,7 @@ def fault(hub: Path, expected: Expected, *, write_too: bool) -> str:
     return ""
 
 
-def survive(appends: int, wanted: int, *, unsynced: bool = False) -> Outcome:
+def survive(appends: int, wanted: int, *, unsynced: bool = False) -> ImagesOutcome:
     """Trace a writer, and judge so many images of its disk."""
     with scratch() as place:
         recorded = trace(place / "hub", place, appends, unsynced=unsynced)

@@ -28,7 +28,7 @@ def main() -> int:
     say(f"seed {seed}, {given.seconds:g} s, evidence in {place / 'evidence'}\n")
     sys.stdout.flush()
     run = LiveRun(place, seed, given.seconds, plan=given.plan, sabotage=given.sabotage)
-    verdict = run.verdict()
+    verdict = run.run()
     say(f"{verdict}\n")
     if verdict.violations:
         again = f"--seed {seed} --seconds {given.seconds:g} --plan {given.plan}"

@@ -14,7 +14,7 @@ from math import inf
 from typing import NamedTuple
 
 from tests.harness.live.counts import counts
-from tests.harness.live.history import Effect, History
+from tests.harness.live.history import History, RecordEffect
 
 STARVED_S = 0.3
 """So long a loaded machine may keep a process waiting between two of its instructions."""
@@ -23,7 +23,7 @@ READ_S = 3.0
 READ_S_PER_RECORD = 0.01
 
 
-class Violation(NamedTuple):
+class LiveViolation(NamedTuple):
     invariant: str
     shard: int | None
     text: str
@@ -34,8 +34,8 @@ class Violation(NamedTuple):
 
 
 @dataclass
-class Verdict:
-    violations: list[Violation]
+class LiveVerdict:
+    violations: list[LiveViolation]
     counts: dict[str, int | float] = field(default_factory=dict)
 
     @property
@@ -52,40 +52,40 @@ class Verdict:
         return "\n".join([", ".join(shown), *wrong, *more])
 
 
-Found = Iterator[Violation]
+Violations = Iterator[LiveViolation]
 
 
-def judged(history: History) -> Verdict:
+def judged(history: History) -> LiveVerdict:
     violations = [found for check in CHECKS for found in check(history)]
-    return Verdict(violations, counts(history))
+    return LiveVerdict(violations, counts(history))
 
 
 # The log
 
 
-def _g1(history: History) -> Found:
+def _g1(history: History) -> Violations:
     """What was acknowledged is there, where it was said to be."""
     for sent in history.sent.values():
         for places in sent.places:
             if len(places) != sent.rows:
-                yield Violation("G1", None, f"{sent.names()} was acknowledged at {places}")
+                yield LiveViolation("G1", None, f"{sent.names()} was acknowledged at {places}")
             for name, (shard, offset) in zip(sent.names(), places, strict=False):
                 found = _value_at(history, shard, offset)
                 if found != name:
-                    yield Violation(
+                    yield LiveViolation(
                         "G1", shard, f"{name} was acknowledged at {offset}, there is {found}"
                     )
 
 
-def _g2(history: History) -> Found:
+def _g2(history: History) -> Violations:
     """Offsets are dense."""
     for shard, final in history.final.items():
         if len(final.values) != final.end - final.start:
             text = f"{len(final.values)} records from {final.start} to {final.end}"
-            yield Violation("G2", shard, text)
+            yield LiveViolation("G2", shard, text)
 
 
-def _g3(history: History) -> Found:
+def _g3(history: History) -> Violations:
     """A failed append is absent, any other there at most once and as a whole; a retry is told the
     same places."""
     places: dict[str, list[tuple[int, int]]] = defaultdict(list)
@@ -98,35 +98,35 @@ def _g3(history: History) -> Found:
         known.update(names)
         found = [name for name in names if name in places]
         if sent.surely_failed and found:
-            yield Violation("G3", None, f"{found[0]} has failed, and is at {places[found[0]]}")
+            yield LiveViolation("G3", None, f"{found[0]} has failed, and is at {places[found[0]]}")
         if len(found) not in (0, len(names)):
-            yield Violation("G3", None, f"of {names} only {found} are there")
+            yield LiveViolation("G3", None, f"of {names} only {found} are there")
         if any(one != sent.places[0] for one in sent.places):
-            yield Violation("G3", None, f"{names} was acknowledged at {sent.places}")
+            yield LiveViolation("G3", None, f"{names} was acknowledged at {sent.places}")
         for name in found:
             if len(places[name]) > 1:
-                yield Violation("G3", None, f"{name} is at {places[name]}")
+                yield LiveViolation("G3", None, f"{name} is at {places[name]}")
     for name in places.keys() - known:
-        yield Violation("G3", places[name][0][0], f"nobody meant to append {name!r}")
+        yield LiveViolation("G3", places[name][0][0], f"nobody meant to append {name!r}")
 
 
-def _g4(history: History) -> Found:
+def _g4(history: History) -> Violations:
     """All who read an offset read the same."""
     for effect in history.all_effects():
         found = _value_at(history, effect.shard, effect.offset)
         if found != effect.value:
             text = f"{effect.by} read {effect.value} at {effect.offset}, the log has {found}"
-            yield Violation("G4", effect.shard, text)
+            yield LiveViolation("G4", effect.shard, text)
 
 
-def _g5(history: History) -> Found:
+def _g5(history: History) -> Violations:
     """Acknowledgements of one producer have the order of their offsets in each shard."""
     acked = sorted((sent for sent in history.sent.values() if sent.places), key=lambda s: s.acked_s)
     last: dict[tuple[str, int], int] = {}
     for sent in acked:
         for shard, offset in sent.places[0]:
             if offset <= last.get((sent.producer, shard), -1):
-                yield Violation(
+                yield LiveViolation(
                     "G5", shard, f"{sent.producer} {sent.seq} is at {offset}, too early"
                 )
             last[sent.producer, shard] = offset
@@ -135,21 +135,21 @@ def _g5(history: History) -> Found:
 # Effects
 
 
-def _e1(history: History) -> Found:
+def _e1(history: History) -> Violations:
     """Under one grant only one member works."""
     for (shard, epoch), tenures in history.tenures.items():
         holders = {(one.by, one.member, one.incarnation) for one in tenures}
         if len(holders) > 1:
-            yield Violation("E1", shard, f"epoch {epoch} was granted to {sorted(holders)}")
+            yield LiveViolation("E1", shard, f"epoch {epoch} was granted to {sorted(holders)}")
     for (shard, epoch), effects in history.effects.items():
         doers = {effect.by for effect in effects}
         holders_by = {one.by for one in history.tenures[shard, epoch]}
         if doers - holders_by or len(doers) > 1:
             text = f"{sorted(doers)} worked under epoch {epoch} of {sorted(holders_by)}"
-            yield Violation("E1", shard, text)
+            yield LiveViolation("E1", shard, text)
 
 
-def _e2(history: History) -> Found:
+def _e2(history: History) -> Violations:
     """Under one grant offsets are consecutive, from the checkpoint of the grant on; and that is one
     which was stored."""
     for (shard, epoch), effects in history.effects.items():
@@ -158,7 +158,7 @@ def _e2(history: History) -> Found:
         for effect in effects:
             if effect.offset != expected:
                 text = f"{effect.by} at {effect.offset} under epoch {epoch}, not at {expected}"
-                yield Violation("E2", shard, text)
+                yield LiveViolation("E2", shard, text)
             expected = effect.offset + 1
     for tenure in history.all_tenures():
         after = history.next_tenure(tenure)
@@ -171,10 +171,10 @@ def _e2(history: History) -> Found:
         }
         if tenure.checkpoint not in possible:
             text = f"epoch {tenure.epoch} begins at {tenure.checkpoint}, which nobody had stored"
-            yield Violation("E2", tenure.shard, text)
+            yield LiveViolation("E2", tenure.shard, text)
 
 
-def _e3(history: History) -> Found:
+def _e3(history: History) -> Violations:
     """No checkpoint passes a record that has not been worked on before; in the end none is left."""
     done: dict[tuple[int, int], float] = {}
     for effect in history.all_effects():
@@ -190,16 +190,18 @@ def _e3(history: History) -> Found:
         ]
         if late:
             text = f"{storing.by} stored {storing.end}, not done by then: {late[:5]}"
-            yield Violation("E3", storing.shard, text)
+            yield LiveViolation("E3", storing.shard, text)
     for shard, final in history.final.items():
         never = [
             at for at in range(final.start, final.checkpoint) if done.get((shard, at), inf) == inf
         ]
         if never:
-            yield Violation("E3", shard, f"checkpoint {final.checkpoint}, never done: {never[:5]}")
+            yield LiveViolation(
+                "E3", shard, f"checkpoint {final.checkpoint}, never done: {never[:5]}"
+            )
 
 
-def _e4(history: History) -> Found:
+def _e4(history: History) -> Violations:
     """What is done again lies behind the checkpoint of the newer grant."""
     for shard in history.shards():
         done: dict[int, int] = {}
@@ -209,11 +211,11 @@ def _e4(history: History) -> Found:
                 before = done.get(effect.offset)
                 if before is not None and tenures and effect.offset < tenures[0].checkpoint:
                     text = f"{effect.offset} was done under epoch {before} and again under {epoch}"
-                    yield Violation("E4", shard, f"{text}, from {tenures[0].checkpoint}")
+                    yield LiveViolation("E4", shard, f"{text}, from {tenures[0].checkpoint}")
             done |= {effect.offset: epoch for effect in history.effects[shard, epoch]}
 
 
-def _e5(history: History) -> Found:
+def _e5(history: History) -> Violations:
     """Nobody works on after another has the shard, unless it was stopped before it could know."""
     for shard in history.shards():
         taken_s: float | None = None
@@ -224,12 +226,14 @@ def _e5(history: History) -> Found:
                     if not excused:
                         text = f"{effect.by} began {effect.offset} under epoch {epoch}"
                         late_s = effect.start_s - taken_s
-                        yield Violation("E5", shard, f"{text}, {late_s:.3f} s after it was taken")
+                        yield LiveViolation(
+                            "E5", shard, f"{text}, {late_s:.3f} s after it was taken"
+                        )
             granted = [tenure.since_s for tenure in history.tenures[shard, epoch]]
             taken_s = min([*granted, *([] if taken_s is None else [taken_s])], default=None)
 
 
-def _excused(history: History, zombie: Effect, taken_s: float) -> bool:
+def _excused(history: History, zombie: RecordEffect, taken_s: float) -> bool:
     """Whether its lease ran out after it had looked at it, while it was stopped or starved."""
     harm = history.harms[zombie.by]
     if harm.twin_s <= zombie.start_s and zombie.start_s - taken_s <= 2 * history.heartbeat_s:
@@ -241,7 +245,7 @@ def _excused(history: History, zombie: Effect, taken_s: float) -> bool:
     return stopped or -zombie.left_s <= STARVED_S
 
 
-def _e6(history: History) -> Found:
+def _e6(history: History) -> Violations:
     """What is let go is done with before another begins, and nothing of it is done again."""
     for tenure in history.all_tenures():
         over_s = min(tenure.released_s, tenure.left_s)
@@ -251,7 +255,7 @@ def _e6(history: History) -> Found:
         late = [e.offset for e in own if e.start_s > over_s]
         if late:
             text = f"{tenure.by} let epoch {tenure.epoch} go and went on with {late[:5]}"
-            yield Violation("E6", tenure.shard, text)
+            yield LiveViolation("E6", tenure.shard, text)
         if history.harms[tenure.by].between(tenure.since_s, over_s):
             continue
         again = [
@@ -262,17 +266,17 @@ def _e6(history: History) -> Found:
         ]
         if again:
             text = f"{tenure.by} let epoch {tenure.epoch} go, {again[0].by} did again"
-            yield Violation("E6", tenure.shard, f"{text} {[e.offset for e in again[:5]]}")
+            yield LiveViolation("E6", tenure.shard, f"{text} {[e.offset for e in again[:5]]}")
         after = history.next_tenure(tenure)
         if after is not None and after.since_s < over_s:
             text = f"epoch {after.epoch} was granted before {tenure.by} let {tenure.epoch} go"
-            yield Violation("E6", tenure.shard, text)
+            yield LiveViolation("E6", tenure.shard, text)
 
 
 # Checkpoints
 
 
-def _t4(history: History) -> Found:
+def _t4(history: History) -> Violations:
     """A checkpoint never goes back, and never beyond the end."""
     highest: dict[int, int] = defaultdict(int)
     for storing in sorted(history.storings, key=lambda s: s.epoch):
@@ -280,15 +284,15 @@ def _t4(history: History) -> Found:
             continue
         if storing.end < highest[storing.shard]:
             text = f"{storing.by} stored {storing.end} under epoch {storing.epoch}"
-            yield Violation("T4", storing.shard, f"{text}, after {highest[storing.shard]}")
+            yield LiveViolation("T4", storing.shard, f"{text}, after {highest[storing.shard]}")
         highest[storing.shard] = max(storing.end, highest[storing.shard])
     for shard, final in history.final.items():
         if not highest[shard] <= final.checkpoint <= final.end:
             text = f"checkpoint {final.checkpoint}, stored was {highest[shard]}, end {final.end}"
-            yield Violation("T4", shard, text)
+            yield LiveViolation("T4", shard, text)
 
 
-def _t5(history: History) -> Found:
+def _t5(history: History) -> Violations:
     """A checkpoint is stored under the grant in force: none of an older one beyond where the newer
     began."""
     begins: dict[int, list[tuple[int, int]]] = defaultdict(list)
@@ -300,7 +304,7 @@ def _t5(history: History) -> Found:
         for epoch, checkpoint in begins[storing.shard]:
             if epoch > storing.epoch and storing.end > checkpoint:
                 text = f"{storing.by} stored {storing.end} under epoch {storing.epoch}"
-                yield Violation("T5", storing.shard, f"{text}, {epoch} began at {checkpoint}")
+                yield LiveViolation("T5", storing.shard, f"{text}, {epoch} began at {checkpoint}")
                 break
 
 
@@ -312,7 +316,7 @@ def bound_s(history: History) -> float:
     return 2 * history.session_s + 4 * history.heartbeat_s
 
 
-def _l1(history: History) -> Found:
+def _l1(history: History) -> Violations:
     """After the faults every shard is worked on and read to its end, in bounded time."""
     healed_s = history.at.get("healed")
     if healed_s is None:
@@ -324,42 +328,44 @@ def _l1(history: History) -> Found:
     if consumed_s is None or consumed_s - began_s > within_s:
         lags = {s: f.end - f.checkpoint for s, f in history.final.items() if f.end > f.checkpoint}
         took = "never" if consumed_s is None else f"after {consumed_s - began_s:.1f} s"
-        yield Violation("L1", None, f"all consumed {took}, not in {within_s:.1f} s; lags {lags}")
+        yield LiveViolation(
+            "L1", None, f"all consumed {took}, not in {within_s:.1f} s; lags {lags}"
+        )
 
 
-def _l3(history: History) -> Found:
+def _l3(history: History) -> Violations:
     """Shares differ by one at most, and nothing moves any more."""
     if history.shares and max(history.shares.values()) - min(history.shares.values()) > 1:
-        yield Violation("L3", None, f"shards per member: {history.shares}")
+        yield LiveViolation("L3", None, f"shards per member: {history.shares}")
     healed_s, over_s = history.at.get("healed"), history.at.get("over")
     if healed_s is None or over_s is None:
         return
     for tenure in history.all_tenures():
         if healed_s + bound_s(history) < tenure.since_s < over_s:
             text = f"granted to {tenure.by} {tenure.since_s - healed_s:.1f} s after the last fault"
-            yield Violation("L3", tenure.shard, text)
+            yield LiveViolation("L3", tenure.shard, text)
 
 
-def _l5(history: History) -> Found:
+def _l5(history: History) -> Violations:
     """Whoever is told to end ends, and no consumer ends by itself."""
     for line in history.lines:
         if line["what"] == "stuck":
-            yield Violation("L5", None, f"{line['who']} did not end when it was told to")
+            yield LiveViolation("L5", None, f"{line['who']} did not end when it was told to")
         if line["what"] == "failed":
-            yield Violation("L5", None, f"{line['by']} failed: {line['why']}")
+            yield LiveViolation("L5", None, f"{line['by']} failed: {line['why']}")
         if line["what"] == "replaced" and history.harms[line["by"]].twin_s > line["t"]:
-            yield Violation("L5", None, f"{line['by']} was replaced by nobody")
+            yield LiveViolation("L5", None, f"{line['by']} was replaced by nobody")
 
 
-def _k10(history: History) -> Found:
+def _k10(history: History) -> Violations:
     """No evidence was lost: an append without an outcome was the last deed of a process."""
     silent = sum(sent.tries - len(sent.outcomes) for sent in history.sent.values())
     deaths = sum(1 for harm in history.harms.values() if harm.killed_s != inf)
     if silent > deaths:
-        yield Violation("K10", None, f"{silent} appends without an outcome, {deaths} deaths")
+        yield LiveViolation("K10", None, f"{silent} appends without an outcome, {deaths} deaths")
 
 
-Check = Callable[[History], Found]
+Check = Callable[[History], Violations]
 CHECKS: tuple[Check, ...] = (
     _g1, _g2, _g3, _g4, _g5, _e1, _e2, _e3, _e4, _e5, _e6, _t4, _t5, _l1, _l3, _l5, _k10,
 )  # fmt: skip

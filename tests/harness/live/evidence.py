@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-Line = dict[str, Any]
+EvidenceLine = dict[str, Any]
 """Always: ``t`` when, ``by`` whom, ``what``."""
 
 
@@ -35,12 +35,12 @@ def complain_into(directory: Path, by: str) -> None:
     os.dup2(os.open(directory / f"{by}.err", flags, 0o600), 2)
 
 
-def told(directory: Path, who: str = "") -> list[Line]:
+def told(directory: Path, who: str = "") -> list[EvidenceLine]:
     """What everybody told, or those whose names begin so; in the order of time."""
     return sorted(_lines(directory, who), key=lambda line: float(line["t"]))
 
 
-def _lines(directory: Path, who: str) -> Iterator[Line]:
+def _lines(directory: Path, who: str) -> Iterator[EvidenceLine]:
     for path in directory.glob(f"{who}*.log"):
         for text in path.read_bytes().rpartition(b"\n")[0].splitlines():
             yield json.loads(text)

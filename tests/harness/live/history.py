@@ -8,14 +8,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from math import inf
 
-from tests.harness.live.evidence import Line
+from tests.harness.live.evidence import EvidenceLine
 
 Under = tuple[int, int]
 """A shard, and the epoch of a grant."""
 
 
 @dataclass
-class Effect:
+class RecordEffect:
     """A handler ran for a record."""
 
     by: str
@@ -112,11 +112,11 @@ class Final:
 
 
 class History:
-    def __init__(self, lines: Iterable[Line]) -> None:
+    def __init__(self, lines: Iterable[EvidenceLine]) -> None:
         self.lines = sorted(lines, key=lambda line: float(line["t"]))
         self.session_s = 1.0
         self.heartbeat_s = 0.25
-        self.effects: dict[Under, list[Effect]] = defaultdict(list)
+        self.effects: dict[Under, list[RecordEffect]] = defaultdict(list)
         self.tenures: dict[Under, list[Tenure]] = defaultdict(list)
         self.storings: list[Storing] = []
         self.sent: dict[tuple[str, int], Sent] = {}
@@ -133,7 +133,7 @@ class History:
         self.by_shard: dict[int, list[Storing]] = defaultdict(list)
         for storing in self.storings:
             self.by_shard[storing.shard].append(storing)
-        self.at_offset: dict[tuple[int, int], list[Effect]] = defaultdict(list)
+        self.at_offset: dict[tuple[int, int], list[RecordEffect]] = defaultdict(list)
         """All effects of a record, by its shard and offset."""
         for effects in self.effects.values():
             for effect in effects:
@@ -143,7 +143,7 @@ class History:
             epochs[shard].add(epoch)
         self._epochs = {shard: sorted(found) for shard, found in epochs.items()}
 
-    def all_effects(self) -> Iterator[Effect]:
+    def all_effects(self) -> Iterator[RecordEffect]:
         for effects in self.effects.values():
             yield from effects
 
@@ -169,7 +169,7 @@ class History:
     def counted(self, *whats: str) -> int:
         return sum(1 for line in self.lines if line["what"] in whats)
 
-    def _take(self, line: Line) -> None:
+    def _take(self, line: EvidenceLine) -> None:
         t, by, what = float(line["t"]), str(line["by"]), str(line["what"])
         self._last_s[by] = t
         match what:
@@ -182,7 +182,7 @@ class History:
             case "start":
                 under = line["shard"], line["epoch"]
                 self.effects[under].append(
-                    Effect(
+                    RecordEffect(
                         by, *under, line["offset"], line["value"], t, line["left"], line["waited"]
                     )
                 )
@@ -214,7 +214,7 @@ class History:
             case _:
                 pass
 
-    def _take_sent(self, line: Line, what: str, t: float) -> None:
+    def _take_sent(self, line: EvidenceLine, what: str, t: float) -> None:
         key = line["producer"], line["seq"]
         if what == "intent":
             sent = self.sent.setdefault(key, Sent(*key, line["rows"]))
@@ -225,7 +225,7 @@ class History:
             self.sent[key].places.append([(shard, offset) for shard, offset in line["at"]])
             self.sent[key].acked_s = min(t, self.sent[key].acked_s)
 
-    def _take_tenure(self, line: Line, what: str, t: float, by: str) -> None:
+    def _take_tenure(self, line: EvidenceLine, what: str, t: float, by: str) -> None:
         if what == "leave":
             for shard, epoch in line["held"]:
                 for tenure in self._tenures_of(by, shard, epoch):
@@ -248,7 +248,7 @@ class History:
     def _tenures_of(self, by: str, shard: int, epoch: int) -> list[Tenure]:
         return [tenure for tenure in self.tenures[shard, epoch] if tenure.by == by]
 
-    def _take_harm(self, line: Line, what: str, t: float) -> None:
+    def _take_harm(self, line: EvidenceLine, what: str, t: float) -> None:
         harm = self.harms[line["who"]]
         match what:
             case "kill":

@@ -73,7 +73,7 @@ def _append(
 
 
 def _next_seq(evidence: Path, name: str) -> int:
-    """Where the last life of this producer was: what it was killed at is tried again, or not."""
+    """Where the last process of this producer was: what it was killed at is tried again, or not."""
     lines = [line for line in told(evidence, f"{name}.") if "seq" in line]
     if not lines:
         return 0

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from tests.harness.live.checker import CHECKS, judged
-from tests.harness.live.evidence import Line
+from tests.harness.live.evidence import EvidenceLine
 from tests.harness.live.history import History
 
-Tale = list[Line]
+Tale = list[EvidenceLine]
 Edit = Callable[[Tale], object]
 
 
-def told(t: float, by: str, what: str, **facts: Any) -> Line:
+def told(t: float, by: str, what: str, **facts: Any) -> EvidenceLine:
     return {"t": t, "by": by, "what": what, **facts}
 
 
@@ -44,7 +44,7 @@ def append(t: float, seq: int, *outcomes: str, offset: int = 0) -> Tale:
     return lines
 
 
-def grant(t: float, by: str, epoch: int, checkpoint: int | None, inc: int = 1) -> Line:
+def grant(t: float, by: str, epoch: int, checkpoint: int | None, inc: int = 1) -> EvidenceLine:
     who = {"member": by.partition(".")[0], "inc": inc}
     return told(t, by, "grant", shard=0, epoch=epoch, checkpoint=checkpoint, **who)
 
@@ -83,7 +83,7 @@ def good() -> Tale:
     ]
 
 
-def find(tale: Tale, what: str, number: int = 0, **facts: Any) -> Line:
+def find(tale: Tale, what: str, number: int = 0, **facts: Any) -> EvidenceLine:
     found = [
         line
         for line in tale

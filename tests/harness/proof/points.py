@@ -26,7 +26,7 @@ from headrace.tools.proof.evidence import Found, origins_of, size
 from headrace.tools.proof.judge import Case, Judgement, judged
 from headrace.tools.proof.load import Load
 from headrace.tools.proof.progress import ProgressWatch
-from headrace.tools.proof.replicas import Life, Replicas
+from headrace.tools.proof.replicas import ReplicaProcess, Replicas
 from headrace.tools.proof.sample import made_up
 from headrace.tools.proof.scratch import Scratch
 from headrace.tools.proof.state import stored_state
@@ -49,7 +49,7 @@ STEADY, VICTIM, THIRD = 0, 1, 2
 PLACE = "headrace.tools.proof.stages:topology"
 
 
-class Verdict(NamedTuple):
+class PointsVerdict(NamedTuple):
     """Of one run over several points."""
 
     died: list[str]
@@ -70,7 +70,7 @@ class Verdict(NamedTuple):
         return fine and all(self.state.values()) and not self.ended
 
 
-def verdict(
+def kill_at_points(
     place: Path,
     points: Sequence[str],
     records: int,
@@ -79,7 +79,7 @@ def verdict(
     action: str = "kill",
     tell: Callable[[str], object] = lambda line: None,
     extra: dict[str, str] | None = None,
-) -> Verdict:
+) -> PointsVerdict:
     """Kill one replica after the other, each at one of the points while so many records come."""
     began_s = time.monotonic()
     # With one lane, one that is stopped there hardly ever holds the lock that others need.
@@ -87,40 +87,46 @@ def verdict(
     scratch = Scratch(place, stages.topology, settings)
     with headrace.open(scratch.hub) as hub:
         scratch.make_streams(hub, {})
-        crew = Replicas(scratch, [PLACE, "--engine", "local"], CATCH_UP_S, restarting=False)
-        run = _Run(hub, crew, seed, records, action, extra or {})
-        with _ending(crew):
+        replicas = Replicas(scratch, [PLACE, "--engine", "local"], CATCH_UP_S, restarting=False)
+        run = _PointsRun(hub, replicas, seed, records, action, extra or {})
+        with _ending(replicas):
             run.start()
             for point in points:
                 tell(f"{time.monotonic() - began_s:6.1f} s  {point}:{action}")
                 run.hurt(point)
             run.catch_up()
-            crew.end_all()
+            replicas.end_all()
         total = run.appended
         judgements = judgements_of(hub)
-        ended = [f"{name} ({code}): {said}" for name, code, said in crew.ended]
+        ended = [f"{name} ({code}): {said}" for name, code, said in replicas.ended]
         state = state_of(hub)
         seconds = time.monotonic() - began_s
-        return Verdict(run.died, run.deaths, total, judgements, state, ended, seconds)
+        return PointsVerdict(run.died, run.deaths, total, judgements, state, ended, seconds)
 
 
 @contextmanager
-def _ending(crew: Replicas) -> Iterator[None]:
+def _ending(replicas: Replicas) -> Iterator[None]:
     try:
         yield
     finally:
-        crew.kill_all()
+        replicas.kill_all()
 
 
-class _Run:
+class _PointsRun:
     def __init__(
-        self, hub: Hub, crew: Replicas, seed: str, records: int, action: str, extra: dict[str, str]
+        self,
+        hub: Hub,
+        replicas: Replicas,
+        seed: str,
+        records: int,
+        action: str,
+        extra: dict[str, str],
     ) -> None:
         self.died: list[str] = []
         self.deaths = 0
         self.appended = 0
         self._hub = hub
-        self._crew = crew
+        self._replicas = replicas
         self._seed = seed
         self._records = records
         self._action = action
@@ -129,7 +135,7 @@ class _Run:
         self._loads = 0
 
     def start(self) -> None:
-        self._crew.start(STEADY, extra=self._extra)
+        self._replicas.start(STEADY, extra=self._extra)
         self._until(self._watch.everything_begun, "work begins")
 
     def hurt(self, point: str) -> None:
@@ -147,9 +153,9 @@ class _Run:
     def _hurt(self, point: str, load: Load | None) -> bool:
         """Whether one replica was killed there; or stopped there, until others had done its
         work."""
-        crew, watch = self._crew, self._watch
+        replicas, watch = self._replicas, self._watch
         at = 1 if point in RELEASES else AT[point.partition(".")[0]]
-        victim = crew.start(VICTIM, f"{point}:{self._action}@{at}", self._extra)
+        victim = replicas.start(VICTIM, f"{point}:{self._action}@{at}", self._extra)
         if point not in BEGINS:
             self._until(
                 lambda: watch.at_work(victim.name) or _is_hurt(victim), f"{victim.name} works"
@@ -158,7 +164,7 @@ class _Run:
             load.start()
         try:
             if point in RELEASES:
-                crew.start(THIRD, extra=self._extra)  # it has to give some of its shards up
+                replicas.start(THIRD, extra=self._extra)  # it has to give some of its shards up
             self._until(
                 lambda: _is_hurt(victim) or (load is None and not watch.lag),
                 f"{victim.name} is hurt at {point}",
@@ -169,15 +175,15 @@ class _Run:
                 # that the others need.
                 done = self._within(lambda: _is_over(load) and watch.lag == 0, TAKEN_S_MAX)
                 hurt = done and victim.stands_still()
-                crew.resume(victim)
+                replicas.resume(victim)
             self._until(lambda: _is_over(load), "all is appended")
         finally:
             if load is not None:
                 load.stop()
                 self.appended += load.total
         for slot in (VICTIM, THIRD):
-            if slot in crew.lives:
-                crew.end(crew.lives[slot])
+            if slot in replicas.running:
+                replicas.end(replicas.running[slot])
         return hurt
 
     def catch_up(self) -> None:
@@ -200,7 +206,7 @@ class _Run:
         if not self._within(condition, within_s):
             raise AssertionError(
                 f"not within {within_s:g} s: {what}; lag {self._watch.lag}, "
-                f"{self._watch.stopped()}, {self._crew.ended}"
+                f"{self._watch.stopped()}, {self._replicas.ended}"
             )
 
     def _within(self, condition: Callable[[], bool], within_s: float) -> bool:
@@ -208,7 +214,7 @@ class _Run:
         while not condition():
             if time.monotonic() > end_s:
                 return False
-            self._crew.tick()
+            self._replicas.tick()
             self._watch.look(time.monotonic())
             time.sleep(TICK_S)
         return True
@@ -218,8 +224,8 @@ def _is_over(load: Load | None) -> bool:
     return load is None or load.is_over
 
 
-def _is_hurt(life: Life) -> bool:
-    return life.code is not None or life.stands_still()
+def _is_hurt(replica: ReplicaProcess) -> bool:
+    return replica.code is not None or replica.stands_still()
 
 
 # What must have come out

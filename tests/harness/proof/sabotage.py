@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
+
+from tests.harness.children import python_path
 
 _SITE = "from tests.harness.live import sabotage\n\nsabotage.do({kind!r})\n"
 
@@ -12,5 +13,4 @@ def broken(directory: Path, kind: str) -> dict[str, str]:
     """An environment in which every Python process begins with that sabotage."""
     directory.mkdir()
     (directory / "sitecustomize.py").write_text(_SITE.format(kind=kind))
-    paths = [str(directory), os.getcwd(), os.environ.get("PYTHONPATH", "")]
-    return {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    return python_path(directory)

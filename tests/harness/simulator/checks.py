@@ -33,11 +33,11 @@ from headrace.core.groups.machine import step
 from headrace.core.groups.silence import Watched
 from headrace.core.model import ShardId, Slice
 from headrace.core.ports import Grant
-from tests.harness.simulator.net import Asked, Net
-from tests.harness.simulator.replica import Replica
+from tests.harness.simulator.net import AskedEvent, Net
+from tests.harness.simulator.replica import SimReplica
 from tests.harness.simulator.store import GROUP, SimStore
 from tests.harness.simulator.swarm import DRIFT_MAX
-from tests.harness.simulator.worker import Worker
+from tests.harness.simulator.worker import SimWorker
 from tests.harness.simulator.world import World
 
 GROUP_BYTES_MAX = 512 * 1024
@@ -71,7 +71,7 @@ class _Tenure:
 
 
 @dataclass(slots=True)
-class _Shard:
+class _ShardHistory:
     epoch: int = 0
     tenures: dict[int, _Tenure] = field(default_factory=dict)
     done_once: set[int] = field(default_factory=set)
@@ -86,7 +86,7 @@ class Checks:
         self.world = world
         self.store = store
         self.net = net
-        self.replicas: list[Replica] = []
+        self.replicas: list[SimReplica] = []
         self.group = Group(GROUP)
         self.edges: set[tuple[str, str, str]] = set()
         self.last_change_of_owner_s = 0.0
@@ -98,7 +98,7 @@ class Checks:
         eviction by itself: what another observer found excuses nobody."""
         self.applied: list[Event] = []
         """What people asked for, and was written."""
-        self.shards: dict[ShardId, _Shard] = {}
+        self.shards: dict[ShardId, _ShardHistory] = {}
         self.ordered: set[ShardId] = set()
         """Shards that entered while order was on, and whose ancestors nobody reopened since."""
         store.watching.append(self)
@@ -111,7 +111,7 @@ class Checks:
         value = puts.get(store_keys.group_key(GROUP))
         if value is None:
             return
-        assert isinstance(why, Asked)
+        assert isinstance(why, AskedEvent)
         before, event = self.group, why.event
         after = decoded(value, Allocator)
         if store_keys.group_key(GROUP) not in checks or after.version != before.version + 1:
@@ -151,7 +151,7 @@ class Checks:
         if encoded(group) != value or len(value) > GROUP_BYTES_MAX:
             self._fail("T10", None, f"{len(value)} bytes do not come back")
 
-    def _check_step(self, before: Group, after: Group, asked: Asked) -> None:
+    def _check_step(self, before: Group, after: Group, asked: AskedEvent) -> None:
         event: Any = asked.event
         if isinstance(event, Swept) or (not before.exists and before.streams):
             return
@@ -173,7 +173,7 @@ class Checks:
     def _check_shard(self, shard: ShardId, before: Group, after: Group, event: Any) -> None:
         old = before.shards.get(shard) or ShardStanding("waiting")
         new = after.shards.get(shard)
-        mine = self.shards.setdefault(shard, _Shard())
+        mine = self.shards.setdefault(shard, _ShardHistory())
         if new is None:
             self._superseded(shard, old, before, after, event)
             return
@@ -255,7 +255,7 @@ class Checks:
         return "released"
 
     def _forced(self, before: Group, after: Group, event: ForceCheckpoint) -> None:
-        mine = self.shards.setdefault(event.shard, _Shard())
+        mine = self.shards.setdefault(event.shard, _ShardHistory())
         mine.outputs = -1
         for tenure in mine.tenures.values():
             tenure.next = -1
@@ -273,7 +273,7 @@ class Checks:
             if not same or not after.exists:
                 for tenure in mine.tenures.values():
                     tenure.next = -1
-                self.shards[shard] = _Shard(mine.epoch, mine.tenures)
+                self.shards[shard] = _ShardHistory(mine.epoch, mine.tenures)
 
     # Order
 
@@ -318,7 +318,9 @@ class Checks:
 
     # Commits
 
-    def committed(self, who: Worker, shard: ShardId, grant: Grant, done: Slice, was: int) -> None:
+    def committed(
+        self, who: SimWorker, shard: ShardId, grant: Grant, done: Slice, was: int
+    ) -> None:
         standing = self.group.shards.get(shard)
         mine = self.shards[shard]
         owner = None if standing is None else self._owner(self.group, standing)
@@ -344,12 +346,12 @@ class Checks:
 
     # What processes do
 
-    def began(self, worker: Worker) -> None:
+    def began(self, worker: SimWorker) -> None:
         tenure = self.shards[worker.shard].tenures.get(worker.epoch)
         if tenure is None or tenure.owner != (worker.member, worker.incarnation):
             self._fail("E1", worker.shard, f"{worker.member} begins under epoch {worker.epoch}")
 
-    def effect(self, worker: Worker, offset: int) -> None:
+    def effect(self, worker: SimWorker, offset: int) -> None:
         shard, epoch = worker.shard, worker.epoch
         mine = self.shards[shard]
         tenure = mine.tenures[epoch]
@@ -368,7 +370,7 @@ class Checks:
         else:
             self._check_zombie(worker, tenure, offset)
 
-    def _check_zombie(self, worker: Worker, tenure: _Tenure, offset: int) -> None:
+    def _check_zombie(self, worker: SimWorker, tenure: _Tenure, offset: int) -> None:
         """An effect under an epoch that was superseded: only by one who could not know."""
         assert tenure.ended_at is not None
         self.world.counts["zombie effects"] += 1

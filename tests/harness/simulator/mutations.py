@@ -106,7 +106,7 @@ MUTATIONS = [
     _one(
         "a checkpoint read earlier is used again", 10, WORKER,
         "checkpoint = Checkpoint.decoded(value.value) if value else Checkpoint()",
-        "checkpoint = vars(self.home).setdefault(\n"
+        "checkpoint = vars(self.process).setdefault(\n"
         "                str(self.shard),\n"
         "                Checkpoint.decoded(value.value) if value else Checkpoint(),\n"
         "            )",

@@ -18,21 +18,26 @@ from headrace.groups.coordinator import Coordinator, Get
 from tests.harness.simulator.net import Net
 from tests.harness.simulator.store import GROUP, STREAMS, SimStore
 from tests.harness.simulator.swarm import HEARTBEAT_S
-from tests.harness.simulator.worker import Effects
+from tests.harness.simulator.worker import ProcessChecks
 from tests.harness.simulator.world import Node
 
 
-class Observer:
+class SimObserver:
     """Watches the members, and what becomes of the streams."""
 
     def __init__(
-        self, node: Node, net: Net, store: SimStore, coordinator: Coordinator, effects: Effects
+        self,
+        node: Node,
+        net: Net,
+        store: SimStore,
+        coordinator: Coordinator,
+        checks: ProcessChecks,
     ) -> None:
         self.node = node
         self.net = net
         self.store = store
         self.coordinator = coordinator
-        self.effects = effects
+        self.checks = checks
         self._watch = SilenceWatch(gap_s_max=HEARTBEAT_S * 2)
 
     def start(self, own: Callable[[], Seat | None]) -> None:
@@ -84,7 +89,7 @@ class Observer:
                 sign = self.net.look((evict.member, evict.incarnation))
                 if not self._watch.still_gone(evict, sign):
                     return False
-                self.effects.evicting(evict, watched_s)
+                self.checks.evicting(evict, watched_s)
                 return True
 
             self.net.call(self.node, self.coordinator, evict, lambda reply: None, still)

@@ -15,10 +15,10 @@ from headrace.core.groups.seat import Seat, SeatChange
 from headrace.core.model import ShardId
 from headrace.groups.coordinator import Coordinator, Get
 from tests.harness.simulator.net import Net
-from tests.harness.simulator.observer import Observer, facts_of
+from tests.harness.simulator.observer import SimObserver, facts_of
 from tests.harness.simulator.store import GROUP, STREAMS, SimStore
 from tests.harness.simulator.swarm import HEARTBEAT_S, SESSION_S, Swarm
-from tests.harness.simulator.worker import Effects, Worker
+from tests.harness.simulator.worker import ProcessChecks, SimWorker
 from tests.harness.simulator.world import Node, World
 
 ANSWER_S_MAX = 2.0
@@ -26,24 +26,24 @@ OWN_ALLOCATOR = Allocator("own", "1", balanced.deal)
 """Known to those who read, not to those who administer, and to no server."""
 
 
-class Replica:
+class SimReplica:
     """One process of a name; every life and every doubt is a new incarnation of it."""
 
     def __init__(
-        self, node: Node, name: str, net: Net, store: SimStore, swarm: Swarm, effects: Effects
+        self, node: Node, name: str, net: Net, store: SimStore, swarm: Swarm, checks: ProcessChecks
     ) -> None:
         self.node = node
         self.name = name
         self.net = net
         self.store = store
         self.swarm = swarm
-        self.effects = effects
+        self.checks = checks
         self.wanted = True
         self.seat: Seat | None = None
-        self.workers: dict[ShardId, Worker] = {}
+        self.workers: dict[ShardId, SimWorker] = {}
         self.waiting_since_s: float | None = None
         self._coordinator = self._new_coordinator()
-        self._observer: Observer | None = None
+        self._observer: SimObserver | None = None
         self._capacity = float(node.world.dice.randint(1, 3))
         self._stint = 0
         """Counts seats, so that what belongs to an older one falls silent."""
@@ -59,7 +59,9 @@ class Replica:
         self.node.alive = True
         self.workers = {}
         self._coordinator = self._new_coordinator()
-        self._observer = Observer(self.node, self.net, self.store, self._coordinator, self.effects)
+        self._observer = SimObserver(
+            self.node, self.net, self.store, self._coordinator, self.checks
+        )
         self._observer.start(lambda: self.seat)
         self._take_seat()
 
@@ -282,7 +284,7 @@ class Replica:
         assert self.seat is not None
         if info is None or info.id != self.seat.streams.get(shard.stream) or not self.wanted:
             return
-        worker = Worker(self, shard, epoch)
+        worker = SimWorker(self, shard, epoch)
         self.workers[shard] = worker
         worker.start()
 

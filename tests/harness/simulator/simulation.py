@@ -11,8 +11,8 @@ from headrace.groups.coordinator import Coordinator
 from tests.harness.simulator.chaos import Chaos
 from tests.harness.simulator.checks import Checks, Violation
 from tests.harness.simulator.net import Net
-from tests.harness.simulator.observer import Observer
-from tests.harness.simulator.replica import Replica
+from tests.harness.simulator.observer import SimObserver
+from tests.harness.simulator.replica import SimReplica
 from tests.harness.simulator.store import STREAMS, SimStore
 from tests.harness.simulator.swarm import FAULTS, HEARTBEAT_S, SESSION_S, Swarm, drawn
 from tests.harness.simulator.world import Node, World
@@ -23,7 +23,7 @@ REST_S = 2 * SESSION_S + 4 * HEARTBEAT_S
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SimulationOutcome:
     seed: int
     hours: float
     digest: int
@@ -34,7 +34,9 @@ class Outcome:
     story: tuple[str, ...] = ()
 
 
-def simulate(seed: int, duration_s: float = DURATION_S, swarm: Swarm | None = None) -> Outcome:
+def simulate(
+    seed: int, duration_s: float = DURATION_S, swarm: Swarm | None = None
+) -> SimulationOutcome:
     """Run one seed; a violation is in the outcome, with the story of the shard it is about."""
     simulation = _Simulation(seed, swarm or drawn(seed))
     violation = ""
@@ -48,7 +50,7 @@ def simulate(seed: int, duration_s: float = DURATION_S, swarm: Swarm | None = No
         violation = f"crash: {type(error).__name__}: {error}"
         story = (*simulation.world.story(None), *traceback.format_exception(error))
     world, checks = simulation.world, simulation.checks
-    return Outcome(
+    return SimulationOutcome(
         seed,
         world.now_s / 3600,
         world.digest,
@@ -60,7 +62,9 @@ def simulate(seed: int, duration_s: float = DURATION_S, swarm: Swarm | None = No
     )
 
 
-def shrunk(outcome: Outcome, duration_s: float = DURATION_S) -> tuple[Outcome, list[str]]:
+def shrunk(
+    outcome: SimulationOutcome, duration_s: float = DURATION_S
+) -> tuple[SimulationOutcome, list[str]]:
     """The same violation with as few kinds of faults as can be, and which those are."""
     swarm = drawn(outcome.seed)
     for fault in FAULTS:
@@ -85,15 +89,15 @@ class _Simulation:
         def node(name: str) -> Node:
             return Node(world, name, 1.0 + swarm.drift * (2 * world.dice.random() - 1))
 
-        def observer(name: str) -> Observer:
+        def observer(name: str) -> SimObserver:
             own = node(name)
             coordinator = Coordinator(store, dice=world.dice.random, now_ms=world.now_ms)
-            return Observer(own, net, store, coordinator, checks)
+            return SimObserver(own, net, store, coordinator, checks)
 
         names = [f"m{n}" for n in range(swarm.members)]
         nodes = {name: name for name in names} | ({"twin of m0": "m0"} if swarm.twins else {})
         self.replicas = [
-            Replica(node(own), name, net, store, swarm, checks) for own, name in nodes.items()
+            SimReplica(node(own), name, net, store, swarm, checks) for own, name in nodes.items()
         ]
         self.servers = [observer(f"server{n}") for n in range(swarm.servers)]
         net.servers = [(server.node, server.coordinator) for server in self.servers]

@@ -50,7 +50,7 @@ class SimStore:
         self._version = 0
         self._next_id = 1
 
-    # Asked by processes, over time
+    # AskedEvent by processes, over time
 
     def ask(self, node: Node, wish: Wish | Callable[[], Any], answer: Answer, why: Any) -> None:
         """Do it some time, and answer some time later: or do it and never tell."""

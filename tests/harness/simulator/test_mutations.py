@@ -6,13 +6,12 @@ import os
 import subprocess
 import sys
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
+from tests.harness.children import ROOT, python_path
 from tests.harness.simulator.mutations import MUTATIONS, Mutation
 
-ROOT = Path(__file__).parents[2]
 SURVIVORS_SEEDS = 20
 
 pytestmark = pytest.mark.slow
@@ -29,7 +28,7 @@ def _hunt(number: int) -> str:
     seeds = MUTATIONS[number].seeds or SURVIVORS_SEEDS
     done = subprocess.run(
         [sys.executable, "-m", "tests.harness.simulator.mutant", str(number), str(seeds)],
-        cwd=ROOT,
+        env={**os.environ, **python_path()},
         capture_output=True,
         text=True,
         timeout=280,

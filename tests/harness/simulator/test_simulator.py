@@ -10,7 +10,8 @@ from dataclasses import replace
 import pytest
 
 from headrace.core.groups import machine
-from tests.harness.simulator.simulation import Outcome, shrunk, simulate
+from tests.harness.children import python_path
+from tests.harness.simulator.simulation import SimulationOutcome, shrunk, simulate
 from tests.harness.simulator.swarm import FAULTS, Swarm, drawn
 
 FRESH_SEEDS = 60
@@ -29,7 +30,7 @@ def _busy(seed: int) -> Swarm:
     return replace(drawn(seed), order=seed % 4 > 0, lone=False, kills=60, **more)  # type: ignore[arg-type]
 
 
-def _simulate_busy(seed: int) -> Outcome:
+def _simulate_busy(seed: int) -> SimulationOutcome:
     return simulate(seed, swarm=_busy(seed))
 
 
@@ -39,7 +40,14 @@ def test_fresh_seeds_break_nothing() -> None:
     command = [sys.executable, "-m", "tests.harness.simulator", "--seeds", str(FRESH_SEEDS)]
     if "HEADRACE_SEED" in os.environ:
         command += ["--start", os.environ["HEADRACE_SEED"]]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    done = subprocess.run(
+        command,
+        env={**os.environ, **python_path()},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
     sys.stdout.write(done.stdout)
     assert done.returncode == 0, done.stdout
     assert done.stdout.splitlines()[-1].startswith(
@@ -76,7 +84,7 @@ def test_one_seed_is_one_history() -> None:
     )
     found = set()
     for hash_seed in ("1", "2"):
-        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        environment = {**os.environ, **python_path(), "PYTHONHASHSEED": hash_seed}
         done = subprocess.run(
             [sys.executable, "-c", program],
             env=environment, capture_output=True, text=True, timeout=100, check=True,

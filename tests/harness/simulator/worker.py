@@ -19,20 +19,20 @@ from tests.harness.simulator.world import Node
 COMMIT_EVERY_S = 1.0
 
 
-class Effects(Protocol):
+class ProcessChecks(Protocol):
     """Who is told what the processes do."""
 
-    def effect(self, worker: Worker, offset: int) -> None: ...
+    def effect(self, worker: SimWorker, offset: int) -> None: ...
     def evicting(self, evict: Evict, watched_s: float) -> None: ...
-    def began(self, worker: Worker) -> None: ...
+    def began(self, worker: SimWorker) -> None: ...
 
 
-class Home(Protocol):
+class WorkerProcess(Protocol):
     """The process a worker lives in."""
 
     node: Node
     store: SimStore
-    effects: Effects
+    checks: ProcessChecks
     seat: Seat | None
 
     def check_lease(self) -> bool:
@@ -45,25 +45,25 @@ class Home(Protocol):
         """A closed shard is read to its end, by one who worked under that epoch."""
 
 
-class Worker:
+class SimWorker:
     """Works on one shard under one epoch: reads from the checkpoint, has effects, commits."""
 
-    def __init__(self, home: Home, shard: ShardId, epoch: int) -> None:
-        self.home = home
-        self.node = home.node
-        self.world = home.node.world
-        self.store = home.store
+    def __init__(self, process: WorkerProcess, shard: ShardId, epoch: int) -> None:
+        self.process = process
+        self.node = process.node
+        self.world = process.node.world
+        self.store = process.store
         self.shard = shard
         self.epoch = epoch
-        assert home.seat is not None
-        self.member = home.seat.member
-        self.incarnation = home.seat.incarnation
-        self.seat = home.seat
-        info = home.store.streams[shard.stream]
+        assert process.seat is not None
+        self.member = process.seat.member
+        self.incarnation = process.seat.incarnation
+        self.seat = process.seat
+        info = process.store.streams[shard.stream]
         self.grant = Grant(GROUP, info, shard.index, store_keys.epoch_token(epoch))
         self.marks: HandedOut | None = None
         self.working = True
-        """Effects may still come."""
+        """ProcessChecks may still come."""
         self.checked_pauses = 0
         """How often its process had been paused when it last checked its lease."""
         self.checked_s = 0.0
@@ -74,7 +74,7 @@ class Worker:
         self._told = False
 
     def start(self) -> None:
-        self.home.effects.began(self)
+        self.process.checks.began(self)
         key = store_keys.checkpoint_key(GROUP, self.grant.stream.id, self.shard.index)
 
         def found(value: Any, error: HeadraceError | None) -> None:
@@ -102,7 +102,7 @@ class Worker:
         if self._finishing:
             self._commit_the_rest()
             return
-        if not self.home.check_lease():
+        if not self.process.check_lease():
             return
         self.checked_pauses = self.node.pauses
         self.checked_s = self.world.now_s
@@ -125,7 +125,7 @@ class Worker:
             return
         if self.node.pauses != self.checked_pauses:
             self.world.counts["sometimes: pause between lease check and effect"] += 1
-        self.home.effects.effect(self, offset)
+        self.process.checks.effect(self, offset)
         self.marks.done(offset, self.node.clock_s())
         self.node.later(self.world.about(0.2), self._turn)
 
@@ -137,7 +137,7 @@ class Worker:
         at_end = self.marks.committed >= self.store.end_of(self.shard)
         if closed and at_end and not self._told:
             self._told = True
-            self.home.tell_read(self.shard, self.epoch)
+            self.process.tell_read(self.shard, self.epoch)
 
     def _commit_if_due(self) -> None:
         assert self.marks is not None
@@ -201,4 +201,4 @@ class Worker:
     def _ended(self) -> None:
         if self.working:
             self.working = False
-            self.home.released(self.shard, self.epoch)
+            self.process.released(self.shard, self.epoch)

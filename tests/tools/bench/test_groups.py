@@ -9,13 +9,13 @@ import pytest
 
 from headrace.cli.bench import _GROUPS_GOALS
 from headrace.tools.bench import consuming, groups, handover, joining, machine
-from headrace.tools.bench.handover import Load
+from headrace.tools.bench.handover import HandoverLoad
 
-TINY = Load(members=2, shards=4, per_second=400, rounds=1, window_s=0.1, spares=2)
+TINY = HandoverLoad(members=2, shards=4, per_second=400, rounds=1, window_s=0.1, spares=2)
 
 
 def quiet(text: str) -> None:
-    """Progress that nobody looks at."""
+    """Say that nobody looks at."""
 
 
 @pytest.mark.slow

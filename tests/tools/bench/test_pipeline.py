@@ -12,7 +12,7 @@ from headrace.tools.bench import pipeline, visible
 
 
 def quiet(text: str) -> None:
-    """Progress that nobody looks at."""
+    """Say that nobody looks at."""
 
 
 def test_a_lane_is_measured_against_a_thread_that_does_the_same(

@@ -23,15 +23,15 @@ from headrace.cli.demo_view import drawn_svg, plain
 from headrace.cli.main import cli
 from headrace.core.errors import Refused
 from headrace.testing.children import seed
-from headrace.tools.demo.narrator import Event
+from headrace.tools.demo.narrator import StoryLine
 from headrace.tools.demo.scene import ReplicaRow, Scene, StageRow
 from headrace.tools.demo.script import order
-from headrace.tools.proof.certificate import Certificate, Line
+from headrace.tools.proof.certificate import Certificate, StreamLine
 from headrace.tools.proof.engine_choice import LOCAL, PROCESSES, SPARK
 from headrace.tools.proof.load import Load
 from headrace.tools.proof.plan import Deed
-from headrace.tools.proof.proof import Order, Proof, Tell
-from headrace.tools.proof.replicas import Life, Replicas
+from headrace.tools.proof.proof import Order, ProofRun, Tell
+from headrace.tools.proof.replicas import ReplicaProcess, Replicas
 
 CLEAN = Certificate(
     seed="7",
@@ -43,7 +43,7 @@ CLEAN = Certificate(
     seconds=1.0,
     caught_up=True,
     streams=[
-        Line(
+        StreamLine(
             stream="shop/priced",
             kind="output",
             records_in=10,
@@ -76,7 +76,7 @@ SCENE = Scene(
         ReplicaRow("r3", "stopped", {"price": "5-9", "bill": ""}, 0.0),
     ],
     [StageRow("price", 100.0, 17), StageRow("bill", 20.0, 0)],
-    [Event(9.0, "kill -9 r2: it held 3 shards")],
+    [StoryLine(9.0, "kill -9 r2: it held 3 shards")],
 )
 
 Run = Callable[..., Any]
@@ -147,7 +147,7 @@ def test_without_java_it_is_said_at_once(
 
 
 @pytest.mark.parametrize(
-    ("options", "manner", "again"),
+    ("options", "engine", "again"),
     [
         ([], LOCAL, "--replicas 3"),
         (["--processes"], PROCESSES, "--processes"),
@@ -155,7 +155,7 @@ def test_without_java_it_is_said_at_once(
     ],
 )
 def test_prove_runs_the_replicas_on_the_engine_that_is_named(
-    options: list[str], manner: object, again: str, monkeypatch: pytest.MonkeyPatch
+    options: list[str], engine: object, again: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     orders: list[Order] = []
 
@@ -167,7 +167,7 @@ def test_prove_runs_the_replicas_on_the_engine_that_is_named(
     place = "headrace.tools.proof.stages:topology"
     done = CliRunner().invoke(cli, ["prove", place, *options])
     assert done.exit_code == 0, done.output
-    assert orders[0].manner is manner
+    assert orders[0].engine is engine
     assert orders[0].again.endswith(again)
 
 
@@ -183,21 +183,22 @@ def test_one_that_was_stopped_with_the_lock_is_let_go_and_stopped_again(
     monkeypatch.chdir(tmp_path)
     place = tmp_path / "place"
     place.mkdir()
-    proof = Proof(order(LOCAL, seed="7", records=10, seconds=5, again=""), place)
+    proof = ProofRun(order(LOCAL, seed="7", records=10, seconds=5, again=""), place)
     done: list[str] = []
-    crew = SimpleNamespace(
-        stop=lambda life, for_s: done.append("stop"), resume=lambda life: done.append("resume")
+    replicas = SimpleNamespace(
+        stop=lambda replica, for_s: done.append("stop"),
+        resume=lambda replica: done.append("resume"),
     )
     load = SimpleNamespace(total=0, is_held=False, is_over=False)
 
-    def until(crew: object, watch: object, load: Any, condition: Any, within_s: float) -> bool:
+    def until(replicas: object, watch: object, load: Any, condition: Any, within_s: float) -> bool:
         load.total += done[-1] == "resume" or done.count("stop") == 3
         return bool(condition())
 
     monkeypatch.setattr(proof, "_until", until)
     monkeypatch.setattr(proof, "_progress", SimpleNamespace(watch=None), raising=False)
     deed = Deed(1.0, "stop", 2, 2.5, locked=False)
-    proof._stop(cast(Life, None), deed, cast(Replicas, crew), cast(Load, load))
+    proof._stop(cast(ReplicaProcess, None), deed, cast(Replicas, replicas), cast(Load, load))
     assert done == ["stop", "resume", "stop", "resume", "stop"]
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from headrace.core.computations.dispatch import Duty
 from headrace.core.model import ShardId
-from headrace.tools.demo.narrator import SETTLED_S, Duty, Narrator
+from headrace.tools.demo.narrator import SETTLED_S, Narrator
 from headrace.tools.demo.script import REPLICAS, order, script
 from headrace.tools.proof.engine_choice import SPARK
-from headrace.tools.proof.proof import Did
+from headrace.tools.proof.proof import DoneDeed
 
 
 def held(**shards: str) -> dict[str, frozenset[Duty]]:
@@ -42,7 +43,7 @@ def test_who_comes_is_told_when_its_share_is_settled() -> None:
 
 def test_after_a_kill_it_is_told_who_has_the_shards_now() -> None:
     story = begun(r1="012", r2="345", r3="678")
-    did = [Did(10.0, "kill", "r2", 0.0)]
+    did = [DoneDeed(10.0, "kill", "r2", 0.0)]
     story.look(10.0, held(r1="012", r2="345", r3="678"), did=did)
     assert told(story) == ["kill -9 r2: it held 3 shards"]
     story.look(10.2, held(r1="0123", r3="678"), did=did)
@@ -53,7 +54,7 @@ def test_after_a_kill_it_is_told_who_has_the_shards_now() -> None:
 
 def test_one_that_was_stopped_for_too_long_has_lost_its_shards() -> None:
     story = begun(r1="01", r3="23")
-    did = [Did(10.0, "stop", "r3", 7.5)]
+    did = [DoneDeed(10.0, "stop", "r3", 7.5)]
     story.look(10.0, held(r1="01", r3="23"), ["r3"], did)
     story.look(13.1, held(r1="0123", r3=""), ["r3"], did)
     story.look(17.5, held(r1="0123", r3=""), [], did)
@@ -69,7 +70,7 @@ def test_one_that_was_stopped_for_too_long_has_lost_its_shards() -> None:
 
 def test_one_that_was_stopped_for_a_moment_keeps_its_shards() -> None:
     story = begun(r1="01", r3="23")
-    did = [Did(10.0, "stop", "r3", 1.0)]
+    did = [DoneDeed(10.0, "stop", "r3", 1.0)]
     story.look(10.0, held(r1="01", r3="23"), ["r3"], did)
     story.look(11.0, held(r1="01", r3="23"), [], did)
     assert told(story)[1:] == ["r3 goes on, and still has its shards"]

@@ -21,7 +21,7 @@ from headrace.tools.kafka_node import Broker, node
 from headrace.tools.kafka_node.ports import check_free
 from headrace.tools.kafka_node.process import Process, process_of
 from headrace.tools.kafka_node.properties import written
-from headrace.tools.kafka_node.spawning import spawn_free, spawn_leashed
+from headrace.tools.kafka_node.spawning import spawn_dying_with_parent, spawn_free
 from tests.tools.kafka_node.fake_java import fake_java, told
 
 WAYS = [
@@ -46,8 +46,8 @@ SLEEP = ["/bin/sleep", "1000"]
 STARTS = """
 import sys
 from pathlib import Path
-from headrace.tools.kafka_node.spawning import spawn_leashed
-print(spawn_leashed(sys.argv[2:], Path(sys.argv[1]))[0], flush=True)
+from headrace.tools.kafka_node.spawning import spawn_dying_with_parent
+print(spawn_dying_with_parent(sys.argv[2:], Path(sys.argv[1]))[0], flush=True)
 input()
 """
 
@@ -269,7 +269,7 @@ def test_it_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
 def test_it_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
     started: list[tuple[int, int]] = []
     log = tmp_path / "log"
-    thread = threading.Thread(target=lambda: started.append(spawn_leashed(SLEEP, log)))
+    thread = threading.Thread(target=lambda: started.append(spawn_dying_with_parent(SLEEP, log)))
     thread.start()
     thread.join()
     (pid, held), process = started[0], process_of(started[0][0])

@@ -1,4 +1,4 @@
-"""What is heard when all is over: a topology that ran, looked at with its streams tampered with."""
+"""What is collect_evidence when all is over: a topology that ran, looked at with its streams tampered with."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from headrace import Policy, Topology, computation
 from headrace.core.computations.computation import Computation
 from headrace.core.computations.settings import RunSettings
 from headrace.hub.hub import Hub
-from headrace.tools.proof.certificate import Line
-from headrace.tools.proof.collect import Hearing, heard
+from headrace.tools.proof.certificate import StreamLine
+from headrace.tools.proof.collect import CollectedEvidence, collect_evidence
 from headrace.tools.proof.progress import ProgressWatch
 from headrace.tools.proof.reference import Reference, gathered, made_alone
 
@@ -93,20 +93,20 @@ def undisturbed(hub: Hub) -> Callable[[Sequence[Computation], int], dict[str, Re
     return made
 
 
-def hearing(hub: Hub, topology: Topology) -> Hearing:
+def collected(hub: Hub, topology: Topology) -> CollectedEvidence:
     watch = ProgressWatch(hub, topology)
     watch.look(0.0)
-    return heard(hub, topology, watch, {"orders": RECORDS}, undisturbed(hub))
+    return collect_evidence(hub, topology, watch, {"orders": RECORDS}, undisturbed(hub))
 
 
-def lines(hub: Hub, topology: Topology) -> dict[str, Line]:
-    return {line.stream: line for line in hearing(hub, topology).streams}
+def lines(hub: Hub, topology: Topology) -> dict[str, StreamLine]:
+    return {line.stream: line for line in collected(hub, topology).streams}
 
 
 def test_what_went_two_ways_and_came_together_is_clean(hub: Hub) -> None:
     topology = Topology(split, join)
     ran(hub, topology)
-    found = hearing(hub, topology)
+    found = collected(hub, topology)
     assert all(line.clean for line in found.streams), found
     assert [line.stream for line in found.streams] == ["orders", "left", "right", "joined"]
     assert [line.records_out for line in found.streams] == [RECORDS, RECORDS, RECORDS, 2 * RECORDS]
@@ -148,7 +148,7 @@ def test_a_record_that_is_gone_is_lost(hub: Hub) -> None:
 
 def test_what_is_made_by_dice_is_only_counted(hub: Hub) -> None:
     ran(hub, Topology(dice))
-    found = hearing(hub, Topology(dice))
+    found = collected(hub, Topology(dice))
     _, some = found.streams
     assert (some.lost, some.doubled, some.compared) == (None, 0, "count")
     assert "two undisturbed runs" in " ".join(some.notes)
@@ -177,7 +177,7 @@ def test_batches_say_that_they_are_not_compared(hub: Hub) -> None:
 
 def test_what_is_stopped_is_told_with_the_reason(hub: Hub) -> None:
     ran(hub, Topology(refuse))
-    found = hearing(hub, Topology(refuse))
+    found = collected(hub, Topology(refuse))
     assert {each.record for each in found.stopped} == {"orders:0+0", "orders:1+0"}
     assert all("KeyError" in each.reason for each in found.stopped)
 
@@ -188,6 +188,8 @@ def test_without_a_reference_nothing_is_compared_and_that_is_said(hub: Hub) -> N
     watch = ProgressWatch(hub, topology)
     watch.look(0.0)
     none = {"split": Reference({}, {}, {}, [], "no such module")}
-    found = heard(hub, topology, watch, {"orders": RECORDS}, lambda computations, attempt: none)
+    found = collect_evidence(
+        hub, topology, watch, {"orders": RECORDS}, lambda computations, attempt: none
+    )
     assert found.failures == ["split: no such module"]
     assert [line.lost for line in found.streams] == [0, None, None]

@@ -10,12 +10,12 @@ import pytest
 
 from headrace.testing.children import Child, until
 from headrace.tools.proof.process_tree import (
-    Relative,
-    family_of,
+    TreeProcess,
     is_there,
     send,
     stands_still,
-    stop_family,
+    stop_tree,
+    tree_of,
 )
 
 pytestmark = pytest.mark.slow
@@ -38,14 +38,14 @@ time.sleep(60)
 def parent() -> Iterator[Child]:
     with Child(["-c", PARENT, CHILD]) as child:
         child.line()
-        until(lambda: len(family_of(child.pid)) == 3, "child and grandchild are there")
-        family = family_of(child.pid)
+        until(lambda: len(tree_of(child.pid)) == 3, "child and grandchild are there")
+        tree = tree_of(child.pid)
         yield child
-        send(family, signal.SIGKILL)
+        send(tree, signal.SIGKILL)
 
 
 def test_all_of_a_family_stands_still_and_goes_on(parent: Child) -> None:
-    stopped = stop_family(parent.pid)
+    stopped = stop_tree(parent.pid)
     assert len(stopped) == 3
     until(lambda: all(stands_still(each.pid) for each in stopped), "all are stopped")
     send(stopped, signal.SIGCONT)
@@ -53,7 +53,7 @@ def test_all_of_a_family_stands_still_and_goes_on(parent: Child) -> None:
 
 
 def test_those_left_behind_are_still_known(parent: Child) -> None:
-    first, *others = family_of(parent.pid)
+    first, *others = tree_of(parent.pid)
     parent.kill()
     assert not is_there(first)
     assert all(map(is_there, others))
@@ -62,6 +62,6 @@ def test_those_left_behind_are_still_known(parent: Child) -> None:
 
 
 def test_another_process_of_the_same_number_is_not_meant(parent: Child) -> None:
-    send([Relative(parent.pid, "0")], signal.SIGKILL)
+    send([TreeProcess(parent.pid, "0")], signal.SIGKILL)
     assert Path(f"/proc/{parent.pid}").exists()
     assert parent.process.poll() is None

@@ -15,7 +15,7 @@ import headrace
 from headrace.core.computations.settings import RunSettings
 from headrace.lanes.loading import load_topology
 from headrace.testing.children import seed
-from headrace.tools.proof.proof import Order, Proof
+from headrace.tools.proof.proof import Order, ProofRun
 from tests.harness.proof.sabotage import broken
 
 pytestmark = pytest.mark.slow
@@ -112,6 +112,6 @@ def test_replicas_that_are_not_fenced_are_found_out(
         fails=["lane.before-commit:stop@6"],
         extra=broken(tmp_path / "broken", "fencing"),
     )
-    found = Proof(order, place).certificate()
+    found = ProofRun(order, place).certificate()
     assert not found.clean, found
     assert sum(each.doubled or 0 for each in found.streams) > 0, found

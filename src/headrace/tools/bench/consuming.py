@@ -11,7 +11,7 @@ from typing import Any
 import headrace
 from headrace.hub.hub import Hub
 from headrace.streams.stream import Stream
-from headrace.tools.bench.measure import Progress, alternating, timed
+from headrace.tools.bench.measure import Say, alternating, timed
 from headrace.tools.bench.processes import STREAM, ready_members
 
 RECORD_BYTES = 100
@@ -24,9 +24,7 @@ WAITING_SHARDS = 12
 WAITING_MEMBERS = 3
 
 
-def consumed(
-    place: Path, say: Progress, records: int = RECORDS, rounds: int = ROUNDS
-) -> dict[str, Any]:
+def consumed(place: Path, say: Say, records: int = RECORDS, rounds: int = ROUNDS) -> dict[str, Any]:
     """``for record in consumer`` against ``for record in stream.read(shard)``, both looking at each
     value. Joining and leaving are not in it, commits are."""
     with headrace.open(place / "consuming") as hub:
@@ -75,7 +73,7 @@ def _consume_s(hub: Hub, group: str, records: int) -> float:
     return took_s
 
 
-def waited(place: Path, say: Progress, waiting_s: float = WAITING_S) -> dict[str, Any]:
+def waited(place: Path, say: Say, waiting_s: float = WAITING_S) -> dict[str, Any]:
     """The CPU time of a process in which a consumer waits for records that do not come, as a share
     of one core: the worst of a group of three, from right after they joined."""
     directory = place / "waiting"

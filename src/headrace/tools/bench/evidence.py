@@ -50,7 +50,7 @@ class Window(NamedTuple):
     """Who joined, left or was killed."""
 
 
-class Move(NamedTuple):
+class OwnerChange(NamedTuple):
     """A shard changed its owner: the last record of the old one, the first of the new one."""
 
     last: Handled
@@ -94,10 +94,12 @@ def pause_ms(handled: Sequence[Handled], window: Window, until_ns: float) -> flo
     return max(pauses) / 1e6 if pauses else None
 
 
-def moves(handled: Sequence[Handled], start_ns: float, until_ns: float) -> list[Move]:
+def owner_changes(
+    handled: Sequence[Handled], start_ns: float, until_ns: float
+) -> list[OwnerChange]:
     """The changes of owner whose first new record was handled in that time."""
     return [
-        Move(before, after)
+        OwnerChange(before, after)
         for before, after in pairwise(between(handled, start_ns, until_ns))
         if before.member != after.member and start_ns < after.handled_ns <= until_ns
     ]
@@ -195,7 +197,7 @@ class _Found:
 
     def look(self, handled: Sequence[Handled], window: Window, until_ns: float) -> None:
         """At one shard in one window, and on to the next one for moves that took longer."""
-        moved = moves(handled, window.start_ns, until_ns)
+        moved = owner_changes(handled, window.start_ns, until_ns)
         if window.kind != "calm" and moved:
             for move in moved:
                 kind, gap = _gap_ms(move, window)
@@ -212,7 +214,7 @@ class _Found:
             ]
 
 
-def _gap_ms(move: Move, window: Window) -> tuple[str, float]:
+def _gap_ms(move: OwnerChange, window: Window) -> tuple[str, float]:
     """From a dead member the pause begins at its death, when nobody can have handled anything."""
     if window.kind == "kill" and move.last.member == window.member:
         return "kill", (move.first.handled_ns - window.start_ns) / 1e6

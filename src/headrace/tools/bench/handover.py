@@ -19,14 +19,14 @@ import headrace
 from headrace.testing.children import Child, dice, until
 from headrace.tools.bench import evidence
 from headrace.tools.bench.evidence import Handled, Window
-from headrace.tools.bench.measure import Progress
+from headrace.tools.bench.measure import Say
 from headrace.tools.bench.processes import STREAM, child, ready_members
 
 GROUP = "bench"
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class HandoverLoad:
     members: int = 3
     shards: int = 12
     per_second: float = 2_000
@@ -38,8 +38,8 @@ class Load:
     """So many members are made ready at once."""
 
 
-def measured(place: Path, say: Progress, load: Load | None = None) -> dict[str, Any]:
-    load = load or Load()
+def measured(place: Path, say: Say, load: HandoverLoad | None = None) -> dict[str, Any]:
+    load = load or HandoverLoad()
     directory = place / "handover"
     with headrace.open(directory) as hub, ExitStack() as stack:
         stream = hub.create_stream(STREAM, shards=load.shards)
@@ -60,7 +60,7 @@ def measured(place: Path, say: Progress, load: Load | None = None) -> dict[str, 
         return evidence.figures(team.handled(), windows, ends)
 
 
-def _rounds(team: _Team, load: Load, say: Progress) -> list[Window]:
+def _rounds(team: _Team, load: HandoverLoad, say: Say) -> list[Window]:
     chosen = dice("who leaves")
     windows: list[Window] = []
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import headrace
 from headrace.testing.children import Child
-from headrace.tools.bench.measure import Progress
+from headrace.tools.bench.measure import Say
 from headrace.tools.bench.processes import STREAM, ready_members
 
 MEMBERS = 20
@@ -20,7 +20,7 @@ ROUNDS = 3
 
 
 def joined(
-    place: Path, say: Progress, members: int = MEMBERS, shards: int = SHARDS, rounds: int = ROUNDS
+    place: Path, say: Say, members: int = MEMBERS, shards: int = SHARDS, rounds: int = ROUNDS
 ) -> dict[str, Any]:
     """From a starting shot until all have their place in the group, as processes that are there
     and have the hub open."""
@@ -51,7 +51,7 @@ def joined(
 
 
 def converged(
-    place: Path, say: Progress, shards: int = MANY_SHARDS, rounds: int = ROUNDS
+    place: Path, say: Say, shards: int = MANY_SHARDS, rounds: int = ROUNDS
 ) -> dict[str, Any]:
     """From the third member's call of `Hub.consumer` until all three hold their share and have
     begun to read it; before, two shared it all."""

@@ -18,7 +18,7 @@ import headrace
 from headrace.backends.kafka.client.clients import COMMON, READING, WRITING
 from headrace.hub.hub import Hub
 from headrace.streams.stream import Stream
-from headrace.tools.bench.measure import Progress, alternating, timed, workplace
+from headrace.tools.bench.measure import Say, alternating, timed, workplace
 from headrace.tools.kafka_node import Broker
 
 RECORD_BYTES = 100
@@ -39,7 +39,7 @@ RAW_READING = {
 }
 
 
-def run(directory: Path | None, say: Progress) -> dict[str, Any]:
+def run(directory: Path | None, say: Say) -> dict[str, Any]:
     """All figures; ``say`` is told what is being measured."""
     with workplace(directory) as place:
         say("starting a broker")

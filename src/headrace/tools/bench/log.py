@@ -21,7 +21,7 @@ import headrace
 from headrace.backends.lmdb import stored_batch as batches
 from headrace.core.records.batch import Batch, Row
 from headrace.core.records.schema import SCHEMA
-from headrace.tools.bench.measure import Progress, alternating, quantile, timed, workplace
+from headrace.tools.bench.measure import Say, alternating, quantile, timed, workplace
 
 RECORD_BYTES = 100
 BATCH_RECORDS = 1_000
@@ -30,7 +30,7 @@ ROUNDS = 7
 _STORE = bytes(16)
 
 
-def run(directory: Path | None, say: Progress) -> dict[str, Any]:
+def run(directory: Path | None, say: Say) -> dict[str, Any]:
     """All figures; ``say`` is told what is being measured."""
     with workplace(directory) as place:
         figures: dict[str, Any] = {"rounds": ROUNDS, "record_bytes": RECORD_BYTES}

@@ -21,7 +21,7 @@ from headrace.core.groups.group_bytes import encoded
 from headrace.core.groups.machine import step
 from headrace.core.store_keys import group_key
 from headrace.groups.coordinator import Coordinator
-from headrace.tools.bench.measure import Progress, quantile, timed
+from headrace.tools.bench.measure import Say, quantile, timed
 
 SHARDS = 1_000
 MEMBERS = 50
@@ -32,7 +32,7 @@ _GROUP = "bench"
 _FACTS = StreamFacts("orders", 1, tuple(ShardFacts(index) for index in range(SHARDS)))
 
 
-def measured(place: Path, say: Progress) -> dict[str, Any]:
+def measured(place: Path, say: Say) -> dict[str, Any]:
     backend = LmdbBackend(place / "machine")
     try:
         coordinator = Coordinator(backend)

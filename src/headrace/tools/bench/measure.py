@@ -14,7 +14,7 @@ from pathlib import Path
 from headrace.backends.lmdb.files import filesystem_of
 from headrace.core.errors import BadSetting
 
-Progress = Callable[[str], None]
+Say = Callable[[str], None]
 
 
 def timed(work: Callable[[], object]) -> float:

@@ -33,7 +33,7 @@ from headrace.streams.stream import Stream
 from headrace.testing.children import until
 from headrace.tools.bench import flows, usage
 from headrace.tools.bench.flows import LINK_LANES, LINKS, SOURCE, TARGET, VISIBLE
-from headrace.tools.bench.measure import Progress, in_turns, workplace
+from headrace.tools.bench.measure import Say, in_turns, workplace
 from headrace.tools.bench.processes import STREAM
 from headrace.tools.bench.visible import delays, waits_ms
 
@@ -58,7 +58,7 @@ ENGINES = ("threads", "processes", "spark")
 
 def run(
     directory: Path | None,
-    say: Progress,
+    say: Say,
     *,
     records: int = RECORDS,
     rounds: int = ROUNDS,

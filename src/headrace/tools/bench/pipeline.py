@@ -36,7 +36,7 @@ from headrace.hub.hub import Hub
 from headrace.replica.counters import Counters
 from headrace.streams.stream import Stream
 from headrace.tools.bench import on_spark
-from headrace.tools.bench.measure import Progress, alternating, timed, workplace
+from headrace.tools.bench.measure import Say, alternating, timed, workplace
 from headrace.tools.bench.visible import latency
 
 ENGINES = ("local", "spark")
@@ -53,7 +53,7 @@ DONE_S = 120.0
 
 def run(
     directory: Path | None,
-    say: Progress,
+    say: Say,
     engine: str = "local",
     *,
     records: int = RECORDS,

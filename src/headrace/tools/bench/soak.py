@@ -28,7 +28,7 @@ from headrace.spark import spark_session
 from headrace.testing.children import until
 from headrace.tools.bench import flows, usage
 from headrace.tools.bench.flows import SOURCE, TARGET
-from headrace.tools.bench.measure import Progress, workplace
+from headrace.tools.bench.measure import Say, workplace
 from headrace.tools.bench.on_spark import LANES, SHARDS, java_process, make_source, piped
 from headrace.tools.bench.processes import child
 from headrace.tools.bench.usage import Memory
@@ -41,13 +41,13 @@ SAMPLES = 120
 SAY_EVERY = 10
 """Samples."""
 
-Processes = Mapping[str, Callable[[], list[int]]]
+ProcessesByPart = Mapping[str, Callable[[], list[int]]]
 """Which ones there are, by what they are for."""
 
 
 def run(
     directory: Path | None,
-    say: Progress,
+    say: Say,
     engine: str = "spark",
     *,
     seconds: float = SECONDS,
@@ -69,11 +69,11 @@ def run(
 
 def _soaked(
     place: Path,
-    say: Progress,
+    say: Say,
     engine: str,
     seconds: float,
     records: int,
-    processes: Processes,
+    processes: ProcessesByPart,
     how: Mapping[str, Any],
 ) -> dict[str, Any]:
     say("how much it can do")
@@ -106,7 +106,7 @@ def _soaked(
 
 
 def _watched(
-    running: Running, hub: Hub, say: Progress, seconds: float, processes: Processes
+    running: Running, hub: Hub, say: Say, seconds: float, processes: ProcessesByPart
 ) -> dict[str, Any]:
     counters = running.counters["copy"]
     began_s, before = time.monotonic(), counters.processed

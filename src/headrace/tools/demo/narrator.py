@@ -5,23 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from headrace.core.model import ShardId
-from headrace.tools.proof.proof import Did
+from headrace.core.computations.dispatch import Duty
+from headrace.tools.proof.proof import DoneDeed
 
 SETTLED_S = 1.0
 """Who has had the same shards for so long is told to have them."""
-
-
-class Duty(NamedTuple):
-    computation: str
-    shard: ShardId
 
 
 Held = Mapping[str, frozenset[Duty]]
 """By replica."""
 
 
-class Event(NamedTuple):
+class StoryLine(NamedTuple):
     at_s: float
     text: str
 
@@ -34,7 +29,7 @@ class _Taken(NamedTuple):
 
 class Narrator:
     def __init__(self) -> None:
-        self.events: list[Event] = []
+        self.events: list[StoryLine] = []
         self._told = 0
         self._held: Held = {}
         self._orphaned: dict[str, _Taken] = {}
@@ -44,10 +39,10 @@ class Narrator:
         self._changed_s: dict[str, float] = {}
 
     def say(self, at_s: float, text: str) -> None:
-        self.events.append(Event(at_s, text))
+        self.events.append(StoryLine(at_s, text))
 
     def look(
-        self, at_s: float, held: Held, stopped: Iterable[str] = (), did: Sequence[Did] = ()
+        self, at_s: float, held: Held, stopped: Iterable[str] = (), did: Sequence[DoneDeed] = ()
     ) -> None:
         """What there is to be seen at that time, and all that was done so far."""
         for deed in did[self._told :]:
@@ -74,7 +69,7 @@ class Narrator:
                 took_s = changed_s - since_s
                 self.say(at_s, f"{name} has {_shards(held[name])}, {took_s:.1f} s after {what}")
 
-    def _tell_deed(self, did: Did) -> None:
+    def _tell_deed(self, did: DoneDeed) -> None:
         if did.kind == "start":
             self.say(did.at_s, f"a further replica is started: {did.name}")
             self._awaited[did.name] = did.at_s, "its start"

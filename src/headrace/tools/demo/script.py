@@ -30,8 +30,8 @@ def script(seconds: float, session_s: float) -> list[Deed]:
     ]
 
 
-def order(manner: EngineChoice, *, seed: str, records: int, seconds: float, again: str) -> Order:
-    deeds = script(seconds, manner.session_s)
+def order(engine: EngineChoice, *, seed: str, records: int, seconds: float, again: str) -> Order:
+    deeds = script(seconds, engine.session_s)
     return Order(
         loaded=load_topology(PLACE),
         settings=RunSettings(
@@ -42,7 +42,7 @@ def order(manner: EngineChoice, *, seed: str, records: int, seconds: float, agai
         seed=seed,
         records=records,
         replicas=REPLICAS,
-        manner=manner,
+        engine=engine,
         script=deeds,
         rest_s=seconds - deeds[-1].at_s,
     )

@@ -41,7 +41,7 @@ from headrace.tools.kafka_node.properties import (
     security_properties,
     written,
 )
-from headrace.tools.kafka_node.spawning import spawn_free, spawn_leashed
+from headrace.tools.kafka_node.spawning import spawn_dying_with_parent, spawn_free
 
 HEAP = "512m"
 START_S = 90.0
@@ -258,7 +258,7 @@ class Broker:
             pid = spawn_free(command, self.log_path)
         else:
             self._let_go()
-            pid, self._held = spawn_leashed(command, self.log_path)
+            pid, self._held = spawn_dying_with_parent(command, self.log_path)
         process = process_of(pid)
         if process is None:
             raise Refused(f"Kafka ended at once: {self._said(0)}")

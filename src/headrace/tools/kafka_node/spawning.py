@@ -19,7 +19,7 @@ def spawn_free(command: list[str], log: Path) -> int:
         os.close(nothing)
 
 
-def spawn_leashed(command: list[str], log: Path) -> tuple[int, int]:
+def spawn_dying_with_parent(command: list[str], log: Path) -> tuple[int, int]:
     """The number of a process, and the file that keeps it alive: it is killed when that is closed,
     at the latest when this process ends, even by a kill."""
     end, held = os.pipe()

@@ -9,15 +9,15 @@ from headrace.tools.proof.judge import Compared, Judgement
 from headrace.tools.proof.progress import Stopped
 from headrace.tools.proof.replicas import Ended
 
-Kind = Literal["source", "output", "dead letters"]
+StreamKind = Literal["source", "output", "dead letters"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class StreamLine:
     """Of one stream. None: it cannot be told."""
 
     stream: str
-    kind: Kind
+    kind: StreamKind
     records_in: int
     """Appended to a source; or read by those who write the stream."""
     records_out: int
@@ -39,15 +39,15 @@ class Line:
         return not (self.lost or self.doubled or self.out_of_order or self.unexpected)
 
 
-def line(
+def stream_line(
     stream: str,
-    kind: Kind,
+    kind: StreamKind,
     records_in: int,
     judgement: Judgement,
     gap_s: float | None = None,
     shard_gap_s: float | None = None,
-) -> Line:
-    return Line(
+) -> StreamLine:
+    return StreamLine(
         stream=stream,
         kind=kind,
         records_in=records_in,
@@ -86,7 +86,7 @@ class Certificate:
     stops: int
     seconds: float
     caught_up: bool
-    streams: list[Line]
+    streams: list[StreamLine]
     state: list[StateLine]
     stopped: list[Stopped]
     ended: list[Ended]

@@ -1,4 +1,4 @@
-"""All that is left when a proof is over, heard and judged: streams, dead letters, state, what is
+"""All that is left when a proof is over, collect_evidence and judged: streams, dead letters, state, what is
 stopped."""
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 from headrace.core.computations.computation import Computation
 from headrace.core.computations.topology import Topology
 from headrace.hub.hub import Hub
-from headrace.tools.proof.certificate import Line, StateLine, line
+from headrace.tools.proof.certificate import StateLine, StreamLine, stream_line
 from headrace.tools.proof.evidence import Log, log_of, size
 from headrace.tools.proof.judge import Case, Judgement, judged, same
 from headrace.tools.proof.progress import ProgressWatch, Stopped
 from headrace.tools.proof.reference import Reference, letters_of
-from headrace.tools.proof.state import State, stored_state
+from headrace.tools.proof.state import StoredState, stored_state
 
 UNSTEADY = (
     "two undisturbed runs do not make the same outputs either: by the clock, by dice or by what is "
@@ -26,21 +26,21 @@ Undisturbed = Callable[[Sequence[Computation], int], dict[str, Reference]]
 
 
 @dataclass(frozen=True)
-class Hearing:
-    streams: list[Line]
+class CollectedEvidence:
+    streams: list[StreamLine]
     state: list[StateLine]
     stopped: list[Stopped]
     failures: list[str]
     """Why something could not be compared that should have been."""
 
 
-def heard(
+def collect_evidence(
     hub: Hub,
     topology: Topology,
     watch: ProgressWatch,
     appended: Mapping[str, int],
     undisturbed: Undisturbed,
-) -> Hearing:
+) -> CollectedEvidence:
     """What does not look clean is made undisturbed once more: perhaps it never is the same."""
     evidence = _Evidence(hub, topology, watch, appended, undisturbed(topology.computations, 1))
     streams, state = evidence.lines(), evidence.states()
@@ -49,11 +49,11 @@ def heard(
         evidence.compare_with(undisturbed(doubted, 2))
         streams, state = evidence.lines(), evidence.states()
     failures = [f"{name}: {made.failure}" for name, made in evidence.made.items() if made.failure]
-    return Hearing(streams, state, evidence.stopped(), failures)
+    return CollectedEvidence(streams, state, evidence.stopped(), failures)
 
 
 def _doubted(
-    topology: Topology, streams: Sequence[Line], state: Sequence[StateLine]
+    topology: Topology, streams: Sequence[StreamLine], state: Sequence[StateLine]
 ) -> list[Computation]:
     wrong = {each.stream for each in streams if not each.clean}
     forgot = {each.computation for each in state if each.equal is False}
@@ -97,7 +97,7 @@ class _Evidence:
             if first.state != second.state:
                 self.unsteady_state.add(name)
 
-    def lines(self) -> list[Line]:
+    def lines(self) -> list[StreamLine]:
         sources = self.topology.sources
         found = [self._source(name) for name in sources]
         found += [self._output(name) for name in self.topology.streams if name not in sources]
@@ -127,7 +127,7 @@ class _Evidence:
             if each.record not in known
         ]
 
-    def _source(self, name: str) -> Line:
+    def _source(self, name: str) -> StreamLine:
         given, held = self.appended[name], size(self._logs[name])
         judgement = Judgement(
             found=held,
@@ -136,20 +136,20 @@ class _Evidence:
             doubled=max(held - given, 0),
             compared="count",
         )
-        return line(name, "source", given, judgement)
+        return stream_line(name, "source", given, judgement)
 
-    def _output(self, name: str) -> Line:
+    def _output(self, name: str) -> StreamLine:
         writers = self.topology.writers(name)
         expected = {each.name: self.made[each.name].outputs.get(name, {}) for each in writers}
         gaps = self.watch.longest_gap_s(name), self.watch.longest_shard_gap_s(name)
         case = self._case(writers, name, self._logs[name], expected)
-        return line(name, "output", self._read(writers), judged(case), *gaps)
+        return stream_line(name, "output", self._read(writers), judged(case), *gaps)
 
-    def _dead_letters(self, each: Computation) -> Line:
+    def _dead_letters(self, each: Computation) -> StreamLine:
         expected = {each.name: self.made[each.name].letters}
         case = self._case([each], each.dead_letters, self._letters[each.name], expected)
         case = replace(case, batch=False)  # each tells of its own record
-        return line(each.dead_letters, "dead letters", self._read([each]), judged(case))
+        return stream_line(each.dead_letters, "dead letters", self._read([each]), judged(case))
 
     def _case(
         self, writers: Sequence[Computation], name: str, found: Log, expected: Mapping[str, Log]
@@ -173,7 +173,9 @@ class _Evidence:
         return sum(size(self._logs[stream]) for stream in streams)
 
 
-def state_line(computation: str, stored: State, made: Reference, *, steady: bool) -> StateLine:
+def state_line(
+    computation: str, stored: StoredState, made: Reference, *, steady: bool
+) -> StateLine:
     """What is remembered against what should be."""
     equal: bool | None = stored == made.state
     notes = []

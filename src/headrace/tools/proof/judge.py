@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Literal
 
+from headrace.core.model import RecordId
 from headrace.tools.proof.evidence import Found, Log, everything, size
 from headrace.tools.proof.origins import last_step, plain_id
 
@@ -38,14 +39,6 @@ class Judgement:
     @property
     def clean(self) -> bool:
         return not (self.lost or self.doubled or self.out_of_order or self.unexpected)
-
-
-class Place(NamedTuple):
-    """Where the record is that an output was made from."""
-
-    stream: str
-    shard: int
-    offset: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,23 +184,22 @@ class _Writers:
         return next(iter(by)) if len(by) == 1 else None
 
 
-def _places(inputs: Mapping[str, Log]) -> dict[str, Place | None]:
+def _places(inputs: Mapping[str, Log]) -> dict[str, RecordId | None]:
     """Where each input with an origin is; None if there are several of it."""
-    found: dict[str, Place | None] = {}
+    found: dict[str, RecordId | None] = {}
     for stream, log in inputs.items():
         for shard, rows in log.items():
             for offset, row in enumerate(rows):
                 if row.origin is not None:
-                    there = Place(stream, shard, offset)
+                    there = RecordId(stream, shard, offset)
                     found[row.origin] = None if row.origin in found else there
     return found
 
 
-def _place(parent: str, places: Mapping[str, Place | None]) -> Place | None:
+def _place(parent: str, places: Mapping[str, RecordId | None]) -> RecordId | None:
     if parent in places:
         return places[parent]
-    record = plain_id(parent)
-    return None if record is None else Place(*record)
+    return plain_id(parent)
 
 
 def _compare_made_of_nothing(case: Case, judgement: Judgement) -> None:

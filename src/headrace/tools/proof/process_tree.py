@@ -14,30 +14,30 @@ ROUNDS_MAX = 10
 """One that is being stopped may still have started another."""
 
 
-class Relative(NamedTuple):
+class TreeProcess(NamedTuple):
     pid: int
-    born: str
+    started: str
     """By this it is told from a later process of the same number."""
 
 
-def family_of(pid: int) -> list[Relative]:
+def tree_of(pid: int) -> list[TreeProcess]:
     """The process itself first, then its children, then theirs."""
-    parents: dict[int, list[Relative]] = {}
+    parents: dict[int, list[TreeProcess]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and (stat := _stat(int(entry.name))) is not None:
-            parents.setdefault(int(stat[1]), []).append(Relative(int(entry.name), stat[19]))
+            parents.setdefault(int(stat[1]), []).append(TreeProcess(int(entry.name), stat[19]))
     itself = _stat(pid)
-    found = [] if itself is None else [Relative(pid, itself[19])]
+    found = [] if itself is None else [TreeProcess(pid, itself[19])]
     for each in found:
         found += parents.get(each.pid, [])
     return found
 
 
-def stop_family(pid: int) -> list[Relative]:
+def stop_tree(pid: int) -> list[TreeProcess]:
     """Who was stopped: all of them."""
-    stopped: list[Relative] = []
+    stopped: list[TreeProcess] = []
     for _ in range(ROUNDS_MAX):
-        more = [each for each in family_of(pid) if each not in stopped]
+        more = [each for each in tree_of(pid) if each not in stopped]
         if not more:
             break
         send(more, signal.SIGSTOP)
@@ -45,17 +45,17 @@ def stop_family(pid: int) -> list[Relative]:
     return stopped
 
 
-def send(family: Iterable[Relative], number: int) -> None:
+def send(tree: Iterable[TreeProcess], number: int) -> None:
     """A signal to those who are still there."""
-    for each in family:
+    for each in tree:
         if is_there(each):
             with suppress(ProcessLookupError):
                 os.kill(each.pid, number)
 
 
-def is_there(one: Relative) -> bool:
+def is_there(one: TreeProcess) -> bool:
     stat = _stat(one.pid)
-    return stat is not None and stat[19] == one.born and stat[0] != "Z"
+    return stat is not None and stat[19] == one.started and stat[0] != "Z"
 
 
 def stands_still(pid: int) -> bool:

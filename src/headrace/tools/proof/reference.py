@@ -24,7 +24,7 @@ from headrace.lanes.loading import load_topology
 from headrace.tools.proof.evidence import Log, log_of
 from headrace.tools.proof.progress import ProgressWatch, Stopped
 from headrace.tools.proof.scratch import Scratch
-from headrace.tools.proof.state import State, stored_state
+from headrace.tools.proof.state import StoredState, stored_state
 
 AT_ONCE = 2
 
@@ -32,7 +32,7 @@ AT_ONCE = 2
 class Reference(NamedTuple):
     outputs: dict[str, Log]
     letters: Log
-    state: State
+    state: StoredState
     stopped: list[Stopped]
     failure: str
     """Why there is none; empty if all went well."""

@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 from headrace.process.failpoints import VARIABLE
 from headrace.tools.proof.process_tree import (
-    Relative,
-    family_of,
+    TreeProcess,
     is_there,
     send,
     stands_still,
-    stop_family,
+    stop_tree,
+    tree_of,
 )
 from headrace.tools.proof.scratch import Scratch
 
@@ -36,7 +36,7 @@ class Ended(NamedTuple):
     said: str
 
 
-class Life:
+class ReplicaProcess:
     """One process, from its start to its end."""
 
     def __init__(self, slot: int, name: str, process: subprocess.Popen[bytes], log: Path) -> None:
@@ -47,7 +47,7 @@ class Life:
         self.fail = ""
         self.resume_s: float | None = None
         """It is stopped until then;"""
-        self.stopped: list[Relative] = []
+        self.stopped: list[TreeProcess] = []
         """all of it."""
 
     @property
@@ -69,7 +69,7 @@ class Replicas:
         restarting: bool = True,
     ) -> None:
         """One that a fail point has stopped goes on after that time."""
-        self.lives: dict[int, Life] = {}
+        self.running: dict[int, ReplicaProcess] = {}
         self.ended: list[Ended] = []
         """By themselves."""
         self.names: list[str] = []
@@ -80,10 +80,12 @@ class Replicas:
         self._restarting = restarting
         self._due: dict[int, float] = {}
         """Slots to fill again, and when."""
-        self._left: list[Relative] = []
+        self._left: list[TreeProcess] = []
         """What those left behind that were killed. It has to end by itself."""
 
-    def start(self, slot: int, fail: str = "", extra: dict[str, str] | None = None) -> Life:
+    def start(
+        self, slot: int, fail: str = "", extra: dict[str, str] | None = None
+    ) -> ReplicaProcess:
         name = f"r{slot + 1}"
         earlier = sum(each.partition(".")[0] == name for each in self.names)
         name += f".{earlier + 1}" if earlier else ""
@@ -103,84 +105,84 @@ class Replicas:
                 stderr=told,
                 process_group=0,
             )  # fmt: skip
-        life = self.lives[slot] = Life(slot, name, process, log)
-        life.fail = fail
-        return life
+        replica = self.running[slot] = ReplicaProcess(slot, name, process, log)
+        replica.fail = fail
+        return replica
 
     # Deeds
 
-    def kill(self, life: Life) -> None:
-        self._left += family_of(life.process.pid)[1:]
-        life.process.kill()
-        life.process.wait()
-        self._wake(life)
-        del self.lives[life.slot]
-        self._restart(life, 0.0)
+    def kill(self, replica: ReplicaProcess) -> None:
+        self._left += tree_of(replica.process.pid)[1:]
+        replica.process.kill()
+        replica.process.wait()
+        self._wake(replica)
+        del self.running[replica.slot]
+        self._restart(replica, 0.0)
 
-    def stop(self, life: Life, for_s: float) -> None:
+    def stop(self, replica: ReplicaProcess, for_s: float) -> None:
         """All of it, Java and lanes included."""
-        life.stopped = stop_family(life.process.pid)
-        life.resume_s = time.monotonic() + for_s
+        replica.stopped = stop_tree(replica.process.pid)
+        replica.resume_s = time.monotonic() + for_s
 
-    def resume(self, life: Life) -> None:
-        life.resume_s = None
-        self._wake(life)
+    def resume(self, replica: ReplicaProcess) -> None:
+        replica.resume_s = None
+        self._wake(replica)
 
-    def end(self, life: Life) -> None:
+    def end(self, replica: ReplicaProcess) -> None:
         """Tell it to end, and wait."""
-        self._see_end(life, self._tell_to_end(life))
+        self._see_end(replica, self._tell_to_end(replica))
 
-    def _tell_to_end(self, life: Life) -> list[Relative]:
+    def _tell_to_end(self, replica: ReplicaProcess) -> list[TreeProcess]:
         """All that belongs to it."""
-        self.lives.pop(life.slot, None)
-        if life.stands_still():
-            self.resume(life)
-        family = family_of(life.process.pid)
-        life.process.terminate()
-        return family
+        self.running.pop(replica.slot, None)
+        if replica.stands_still():
+            self.resume(replica)
+        tree = tree_of(replica.process.pid)
+        replica.process.terminate()
+        return tree
 
-    def _see_end(self, life: Life, family: list[Relative]) -> None:
+    def _see_end(self, replica: ReplicaProcess, tree: list[TreeProcess]) -> None:
         try:
-            life.process.wait(TERM_S_MAX)
+            replica.process.wait(TERM_S_MAX)
         except subprocess.TimeoutExpired:
-            life.process.kill()
-            life.process.wait()
-            self.ended.append(Ended(life.name, 0, f"did not end within {TERM_S_MAX:g} s"))
-        send(family, signal.SIGKILL)  # what it has left behind
+            replica.process.kill()
+            replica.process.wait()
+            self.ended.append(Ended(replica.name, 0, f"did not end within {TERM_S_MAX:g} s"))
+        send(tree, signal.SIGKILL)  # what it has left behind
         with suppress(ProcessLookupError):
-            os.killpg(life.process.pid, signal.SIGKILL)
+            os.killpg(replica.process.pid, signal.SIGKILL)
 
     # Keeping up with them
 
     def tick(self) -> None:
         now_s = time.monotonic()
-        for life in list(self.lives.values()):
-            if life.code is not None:
-                self._note_end(life, now_s)
-            elif life.resume_s is not None:
-                if life.resume_s <= now_s:
-                    self.resume(life)
-            elif ":stop" in life.fail and life.stands_still():
-                life.resume_s = now_s + self._stopped_s
+        for replica in list(self.running.values()):
+            if replica.code is not None:
+                self._note_end(replica, now_s)
+            elif replica.resume_s is not None:
+                if replica.resume_s <= now_s:
+                    self.resume(replica)
+            elif ":stop" in replica.fail and replica.stands_still():
+                replica.resume_s = now_s + self._stopped_s
         for slot in [slot for slot, at_s in self._due.items() if at_s <= now_s]:
             del self._due[slot]
             self.start(slot)
 
     def wake_zombies(self) -> None:
         """Those that a fail point has stopped go on."""
-        for life in self.lives.values():
-            if life.resume_s is not None and ":stop" in life.fail:
-                self.resume(life)
+        for replica in self.running.values():
+            if replica.resume_s is not None and ":stop" in replica.fail:
+                self.resume(replica)
 
     def end_all(self) -> None:
         self._due.clear()
-        told = [(life, self._tell_to_end(life)) for life in list(self.lives.values())]
-        for life, family in told:
-            self._see_end(life, family)
+        told = [(replica, self._tell_to_end(replica)) for replica in list(self.running.values())]
+        for replica, tree in told:
+            self._see_end(replica, tree)
 
     def kill_all(self) -> None:
-        for life in list(self.lives.values()):
-            self.kill(life)
+        for replica in list(self.running.values()):
+            self.kill(replica)
         self._due.clear()
         send(self._left, signal.SIGKILL)
 
@@ -188,27 +190,27 @@ class Replicas:
         """The processes of those who were killed that are still there."""
         return [each.pid for each in self._left if is_there(each)]
 
-    def _note_end(self, life: Life, now_s: float) -> None:
-        self._wake(life)
-        del self.lives[life.slot]
-        assert life.code is not None
-        if life.code == -signal.SIGKILL and ":kill" in life.fail:
-            self._restart(life, now_s)
+    def _note_end(self, replica: ReplicaProcess, now_s: float) -> None:
+        self._wake(replica)
+        del self.running[replica.slot]
+        assert replica.code is not None
+        if replica.code == -signal.SIGKILL and ":kill" in replica.fail:
+            self._restart(replica, now_s)
         else:
-            self.ended.append(Ended(life.name, life.code, _last_line(life.log)))
-            self._restart(life, now_s + AGAIN_S)
+            self.ended.append(Ended(replica.name, replica.code, _last_line(replica.log)))
+            self._restart(replica, now_s + AGAIN_S)
 
-    def _restart(self, life: Life, at_s: float) -> None:
+    def _restart(self, replica: ReplicaProcess, at_s: float) -> None:
         if self._restarting:
-            self._due[life.slot] = at_s
+            self._due[replica.slot] = at_s
 
-    def _wake(self, life: Life) -> None:
+    def _wake(self, replica: ReplicaProcess) -> None:
         """With all that belongs to it. What belonged to one that is gone ends by itself, but not
         if it was stopped with it."""
-        send(life.stopped, signal.SIGCONT)
-        life.stopped = []
+        send(replica.stopped, signal.SIGCONT)
+        replica.stopped = []
         with suppress(ProcessLookupError):
-            os.killpg(life.process.pid, signal.SIGCONT)
+            os.killpg(replica.process.pid, signal.SIGCONT)
 
 
 def _last_line(log: Path) -> str:

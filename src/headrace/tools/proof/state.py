@@ -11,14 +11,14 @@ from headrace.core.model import ShardId
 from headrace.core.transaction import state_entry
 from headrace.hub.hub import Hub
 
-State = dict[ShardId, dict[str, Any]]
+StoredState = dict[ShardId, dict[str, Any]]
 
 _decode = msgspec.msgpack.Decoder().decode
 
 
-def stored_state(hub: Hub, group: str, inputs: tuple[str, ...]) -> State:
+def stored_state(hub: Hub, group: str, inputs: tuple[str, ...]) -> StoredState:
     """By shard; shards without any are left out."""
-    found: State = {}
+    found: StoredState = {}
     for name in inputs:
         info = hub.stream(name).info
         for shard in info.shards:
