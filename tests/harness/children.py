@@ -1,4 +1,5 @@
-"""Child processes of the harness: they find the code of this repository, whatever their directory."""
+"""Child processes of the harness: they find the code of this repository, whatever their
+directory."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Power loss: the disk as it could be found after the power failed at any moment.
+"""Power loss: images of the disk as it can be after a power failure at any moment.
 
 A writer runs under strace, which records every write and flush of the data file. At each moment the
-disk holds everything that was flushed and any part of what was not: none, all, some of the writes,
-some 512-byte sectors of them. Each such image must open, hold every acknowledged record, and have
-no gap.
+disk holds all flushed writes and any part of the others: none, all, some of the writes, or some of
+their 512-byte sectors. Each such image must open, hold every acknowledged record, and have no gap.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from tests.harness.faults.images import ImagesOutcome, judge, run_workers, scrat
 STREAM = "faults/power"
 SECTOR = 512
 KEPT = 40
-"""Records before that are trimmed, so that pages are reused and images stay small."""
+"""How many records are kept; older ones are trimmed, so that pages are reused."""
 
 _CALLS = "openat,close,pwrite64,pwritev,writev,write,lseek,ftruncate,fdatasync,fsync,msync"
 _LINE = re.compile(r"(?:\d+ +)?(\w+)\((.*)\) += (-?\d+)")
@@ -40,7 +39,7 @@ class DiskWrite(NamedTuple):
     offset: int
     data: bytes
     synced: bool
-    """The call itself waits for the disk."""
+    """Whether the call itself waits for the disk."""
 
 
 class DiskFlush(NamedTuple):
@@ -48,8 +47,8 @@ class DiskFlush(NamedTuple):
 
 
 class WriterNote(NamedTuple):
-    """The writer begins or has finished something: ``begin 5``, ``done 5``, ``trim 3``,
-    ``trimmed 3``."""
+    """A note of the writer that it begins or has finished a step: ``begin 5``, ``done 5``, ``trim
+    3``, ``trimmed 3``."""
 
     what: str
     number: int
@@ -59,7 +58,7 @@ TraceEvent = DiskWrite | DiskFlush | WriterNote
 
 
 class Expected(NamedTuple):
-    """What may be found: everything done, and perhaps what had begun."""
+    """What an image may hold: everything done, and perhaps what had begun."""
 
     done: int
     begun: int
@@ -71,10 +70,10 @@ def data_of(number: int) -> bytes:
     return b"%d " % number + b"x" * (number * 977 % 5_000 if number % 3 == 0 else number % 120)
 
 
-def trace(directory: Path, told: Path, appends: int, *, unsynced: bool = False) -> Path:
-    """The recorded calls of a writer of so many records."""
+def trace(directory: Path, place: Path, appends: int, *, unsynced: bool = False) -> Path:
+    """Record the system calls of a writer that appends ``appends`` records."""
     assert shutil.which("strace"), "strace is needed to record what reaches the disk: install it"
-    recorded = told / "calls"
+    recorded = place / "calls"
     command = ["strace", "-f", "-y", "-xx", "-s", "1000000", "-e", f"trace={_CALLS}"]
     command += ["-o", str(recorded), sys.executable, "-m", __name__, "write", str(directory)]
     command += [str(appends), "unsynced" if unsynced else "synced"]
@@ -85,7 +84,7 @@ def trace(directory: Path, told: Path, appends: int, *, unsynced: bool = False) 
 
 
 def events(recorded: Path) -> Iterator[TraceEvent]:
-    """What the calls meant for the data file, in the order they ended."""
+    """The effects of the recorded calls on the data file, in the order in which they ended."""
     synced_files: dict[str, bool] = {}
     position: dict[str, int] = {}
     unfinished: dict[str, str] = {}
@@ -116,7 +115,7 @@ def _meant(
     number, path = file[1], _plain(file[2])
     if call == "write" and number == "2":
         text = _bytes(given).decode()
-        if text.startswith("said "):
+        if text.startswith("note "):
             _, what, count = text.split()
             yield WriterNote(what, int(count))
         return
@@ -147,7 +146,7 @@ def _meant(
 
 
 def _plain(path: str) -> str:
-    """strace writes every character as ``\\x2f`` when asked for bytes, or not, by its version."""
+    """A path as text: some versions of strace write every character as ``\\x2f``, others do not."""
     return bytes.fromhex(path.replace("\\x", "")).decode() if path.startswith("\\x") else path
 
 
@@ -157,7 +156,7 @@ def _bytes(given: str) -> bytes:
 
 
 class _Disk:
-    """What is on the disk for sure, and what may be."""
+    """What is on the disk for sure, and what may be on it."""
 
     def __init__(self) -> None:
         self._sure = bytearray()
@@ -167,7 +166,7 @@ class _Disk:
         if isinstance(event, DiskFlush):
             self._flush()
         elif isinstance(event, DiskWrite):
-            # A call that waits for the disk waits for its own bytes only.
+            # A synced call makes only its own bytes durable.
             if event.synced:
                 _put(self._sure, event.offset, event.data)
             self._pending.append(event)
@@ -178,7 +177,7 @@ class _Disk:
         self._pending.clear()
 
     def found(self, in_flight: TraceEvent, way: int, random: random.Random) -> bytes:
-        """One way the disk may be found when the power fails during an event."""
+        """One image of the disk if the power fails during an event."""
         image = bytearray(self._sure)
         pending = [*self._pending, *([in_flight] if isinstance(in_flight, DiskWrite) else [])]
         for write in pending:
@@ -198,9 +197,9 @@ def _put(image: bytearray, offset: int, data: bytes) -> None:
 
 
 def images(recorded: Path, wanted: int, chosen: str) -> Iterator[tuple[int, bytes, Expected]]:
-    """So many images, spread evenly over the trace from the first acknowledgement on."""
+    """``wanted`` images, spread evenly over the trace from the first note of the writer on."""
     listed = list(events(recorded))
-    # Before that nothing was promised: a hub that was being made may have to be made again.
+    # Before the first note nothing is promised: a hub may have to be created again.
     first = next(i for i, event in enumerate(listed) if isinstance(event, WriterNote))
     moments = sum(1 for event in listed[first:] if not isinstance(event, WriterNote))
     random = dice("power", chosen)
@@ -218,22 +217,22 @@ def images(recorded: Path, wanted: int, chosen: str) -> Iterator[tuple[int, byte
             promised = _promised(promised, event)
 
 
-def _promised(now: Expected, said: WriterNote) -> Expected:
-    match said.what:
+def _promised(now: Expected, note: WriterNote) -> Expected:
+    match note.what:
         case "begin":
-            return now._replace(begun=said.number)
+            return now._replace(begun=note.number)
         case "done":
-            return now._replace(done=said.number)
+            return now._replace(done=note.number)
         case "trim":
-            return now._replace(trim_begun=said.number)
+            return now._replace(trim_begun=note.number)
         case "trimmed":
-            return now._replace(trimmed=said.number)
+            return now._replace(trimmed=note.number)
         case _:
-            raise AssertionError(said)
+            raise AssertionError(note)
 
 
 def fault(hub: Path, expected: Expected, *, write_too: bool) -> str:
-    """What is wrong with an image, or nothing."""
+    """What is wrong with an image; empty if it is right."""
     try:
         backend = LmdbBackend(hub, create=False, map_bytes=2**26, maintain=False)
     except HeadraceError as why:
@@ -267,7 +266,7 @@ def fault(hub: Path, expected: Expected, *, write_too: bool) -> str:
 
 
 def survive(appends: int, wanted: int, *, unsynced: bool = False) -> ImagesOutcome:
-    """Trace a writer, and judge so many images of its disk."""
+    """Trace a writer, and judge ``wanted`` images of its disk."""
     with scratch() as place:
         recorded = trace(place / "hub", place, appends, unsynced=unsynced)
         return run_workers(__name__, [str(recorded), str(wanted), seed()])
@@ -281,22 +280,22 @@ def _write() -> None:
     hub = headrace.Hub(backend)
     stream = hub.create_stream(STREAM, shards=1)
     for number in range(appends):
-        _say("begin", number + 1)
+        _note("begin", number + 1)
         stream.append(data_of(number))
-        _say("done", number + 1)
+        _note("done", number + 1)
         if number % 10 == 9 and number > KEPT:
-            _say("trim", number - KEPT)
+            _note("trim", number - KEPT)
             stream.trim(0, number - KEPT)
-            _say("trimmed", number - KEPT)
+            _note("trimmed", number - KEPT)
     os._exit(0)
 
 
-def _say(what: str, number: int) -> None:
-    os.write(2, f"said {what} {number}".encode())
+def _note(what: str, number: int) -> None:
+    os.write(2, f"note {what} {number}".encode())
 
 
 def _never_sync() -> None:
-    """The fault that the checker has to find."""
+    """Never wait for the disk: the fault that the check must find."""
     import lmdb
 
     opened = lmdb.open

@@ -1,8 +1,7 @@
-"""The judge of a live run: invariants by name, on evidence alone.
+"""The checker of a live run: invariants by name, on evidence alone.
 
-`G1`-`G5` are about the log, `E1`-`E6` about effects, `T4`, `T5` about checkpoints, `L1`-`L5` about
-coming to rest once the faults are over, `K10` about the evidence itself (specs of each:
-docs/testing.md).
+`G1`-`G5` are about the log, `E1`-`E6` about effects, `T4` and `T5` about checkpoints, `L1`-`L5`
+about rest after the faults, `K10` about the evidence itself. docs/testing.md describes each.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from tests.harness.live.counts import counts
 from tests.harness.live.history import History, RecordEffect
 
 STARVED_S = 0.3
-"""So long a loaded machine may keep a process waiting between two of its instructions."""
+"""How long a loaded machine may keep a process waiting between two of its instructions."""
 
 READ_S = 3.0
 READ_S_PER_RECORD = 0.01
@@ -64,7 +63,7 @@ def judged(history: History) -> LiveVerdict:
 
 
 def _g1(history: History) -> Violations:
-    """What was acknowledged is there, where it was said to be."""
+    """Every acknowledged record is at its offset."""
     for sent in history.sent.values():
         for places in sent.places:
             if len(places) != sent.rows:
@@ -78,7 +77,7 @@ def _g1(history: History) -> Violations:
 
 
 def _g2(history: History) -> Violations:
-    """Offsets are dense."""
+    """Offsets are consecutive."""
     for shard, final in history.final.items():
         if len(final.values) != final.end - final.start:
             text = f"{len(final.values)} records from {final.start} to {final.end}"
@@ -86,8 +85,8 @@ def _g2(history: History) -> Violations:
 
 
 def _g3(history: History) -> Violations:
-    """A failed append is absent, any other there at most once and as a whole; a retry is told the
-    same places."""
+    """A failed append is absent; every other is present at most once and as a whole; a retry gets
+    the same offsets."""
     places: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for shard, final in history.final.items():
         for at, name in enumerate(final.values, final.start):
@@ -107,11 +106,11 @@ def _g3(history: History) -> Violations:
             if len(places[name]) > 1:
                 yield LiveViolation("G3", None, f"{name} is at {places[name]}")
     for name in places.keys() - known:
-        yield LiveViolation("G3", places[name][0][0], f"nobody meant to append {name!r}")
+        yield LiveViolation("G3", places[name][0][0], f"no producer has appended {name!r}")
 
 
 def _g4(history: History) -> Violations:
-    """All who read an offset read the same."""
+    """All members that read an offset read the same record."""
     for effect in history.all_effects():
         found = _value_at(history, effect.shard, effect.offset)
         if found != effect.value:
@@ -120,7 +119,7 @@ def _g4(history: History) -> Violations:
 
 
 def _g5(history: History) -> Violations:
-    """Acknowledgements of one producer have the order of their offsets in each shard."""
+    """In each shard, the acknowledgements of a producer have the order of their offsets."""
     acked = sorted((sent for sent in history.sent.values() if sent.places), key=lambda s: s.acked_s)
     last: dict[tuple[str, int], int] = {}
     for sent in acked:
@@ -136,7 +135,7 @@ def _g5(history: History) -> Violations:
 
 
 def _e1(history: History) -> Violations:
-    """Under one grant only one member works."""
+    """Only one member works under a grant."""
     for (shard, epoch), tenures in history.tenures.items():
         holders = {(one.by, one.member, one.incarnation) for one in tenures}
         if len(holders) > 1:
@@ -150,8 +149,8 @@ def _e1(history: History) -> Violations:
 
 
 def _e2(history: History) -> Violations:
-    """Under one grant offsets are consecutive, from the checkpoint of the grant on; and that is one
-    which was stored."""
+    """Under a grant, offsets are consecutive from the checkpoint of the grant on; and that
+    checkpoint was stored before."""
     for (shard, epoch), effects in history.effects.items():
         tenures = history.tenures[shard, epoch]
         expected = tenures[0].checkpoint if tenures else effects[0].offset
@@ -163,19 +162,19 @@ def _e2(history: History) -> Violations:
     for tenure in history.all_tenures():
         after = history.next_tenure(tenure)
         if after is not None and after.since_s < tenure.since_s:
-            continue  # it was over before its member heard of it, and read the checkpoint
+            continue  # the grant was over before its member read the checkpoint
         possible = {0} | {
             storing.end
             for storing in history.by_shard[tenure.shard]
             if storing.epoch < tenure.epoch and storing.outcome != "fenced"
         }
         if tenure.checkpoint not in possible:
-            text = f"epoch {tenure.epoch} begins at {tenure.checkpoint}, which nobody had stored"
+            text = f"epoch {tenure.epoch} begins at {tenure.checkpoint}, which was not stored"
             yield LiveViolation("E2", tenure.shard, text)
 
 
 def _e3(history: History) -> Violations:
-    """No checkpoint passes a record that has not been worked on before; in the end none is left."""
+    """No checkpoint passes a record that was not handled before; in the end all are handled."""
     done: dict[tuple[int, int], float] = {}
     for effect in history.all_effects():
         key = effect.shard, effect.offset
@@ -202,7 +201,7 @@ def _e3(history: History) -> Violations:
 
 
 def _e4(history: History) -> Violations:
-    """What is done again lies behind the checkpoint of the newer grant."""
+    """A record is handled again only at or behind the checkpoint of the newer grant."""
     for shard in history.shards():
         done: dict[int, int] = {}
         for epoch in history.epochs(shard):
@@ -216,7 +215,8 @@ def _e4(history: History) -> Violations:
 
 
 def _e5(history: History) -> Violations:
-    """Nobody works on after another has the shard, unless it was stopped before it could know."""
+    """No member begins a record after another has the shard, unless it was stopped before it could
+    know."""
     for shard in history.shards():
         taken_s: float | None = None
         for epoch in reversed(history.epochs(shard)):
@@ -234,10 +234,13 @@ def _e5(history: History) -> Violations:
 
 
 def _excused(history: History, zombie: RecordEffect, taken_s: float) -> bool:
-    """Whether its lease ran out after it had looked at it, while it was stopped or starved."""
+    """Whether the lease ran out after the member had checked it, while it was stopped or
+    starved."""
     harm = history.harms[zombie.by]
     if harm.twin_s <= zombie.start_s and zombie.start_s - taken_s <= 2 * history.heartbeat_s:
-        return True  # the newer of the name takes the place at once, the older hears of it
+        return (
+            True  # the newer process of the name takes over at once, the older one learns it later
+        )
     if not -zombie.waited_s <= zombie.left_s <= 0:
         return False
     asked_s = zombie.start_s - zombie.waited_s
@@ -246,7 +249,8 @@ def _excused(history: History, zombie: RecordEffect, taken_s: float) -> bool:
 
 
 def _e6(history: History) -> Violations:
-    """What is let go is done with before another begins, and nothing of it is done again."""
+    """A member that lets a shard go has finished before another begins; none of its records is
+    handled again."""
     for tenure in history.all_tenures():
         over_s = min(tenure.released_s, tenure.left_s)
         if over_s == inf or tenure.lost_s < over_s:
@@ -277,7 +281,7 @@ def _e6(history: History) -> Violations:
 
 
 def _t4(history: History) -> Violations:
-    """A checkpoint never goes back, and never beyond the end."""
+    """A checkpoint never goes back, and never passes the end."""
     highest: dict[int, int] = defaultdict(int)
     for storing in sorted(history.storings, key=lambda s: s.epoch):
         if storing.outcome != "stored":
@@ -293,8 +297,8 @@ def _t4(history: History) -> Violations:
 
 
 def _t5(history: History) -> Violations:
-    """A checkpoint is stored under the grant in force: none of an older one beyond where the newer
-    began."""
+    """A checkpoint is stored under the grant in force: an older grant stores none beyond the begin
+    of the newer one."""
     begins: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for tenure in history.all_tenures():
         begins[tenure.shard].append((tenure.epoch, tenure.checkpoint))
@@ -308,16 +312,16 @@ def _t5(history: History) -> Violations:
                 break
 
 
-# Coming to rest
+# Rest
 
 
 def bound_s(history: History) -> float:
-    """In which a group has come to rest once nothing more goes wrong."""
+    """The time in which a group comes to rest after the last fault."""
     return 2 * history.session_s + 4 * history.heartbeat_s
 
 
 def _l1(history: History) -> Violations:
-    """After the faults every shard is worked on and read to its end, in bounded time."""
+    """After the faults, every shard is read to its end in bounded time."""
     healed_s = history.at.get("healed")
     if healed_s is None:
         return
@@ -334,7 +338,7 @@ def _l1(history: History) -> Violations:
 
 
 def _l3(history: History) -> Violations:
-    """Shares differ by one at most, and nothing moves any more."""
+    """At rest, shares differ by one at most, and no shard moves."""
     if history.shares and max(history.shares.values()) - min(history.shares.values()) > 1:
         yield LiveViolation("L3", None, f"shards per member: {history.shares}")
     healed_s, over_s = history.at.get("healed"), history.at.get("over")
@@ -347,18 +351,20 @@ def _l3(history: History) -> Violations:
 
 
 def _l5(history: History) -> Violations:
-    """Whoever is told to end ends, and no consumer ends by itself."""
+    """Every process that is told to end ends, and no consumer ends by itself."""
     for line in history.lines:
         if line["what"] == "stuck":
             yield LiveViolation("L5", None, f"{line['who']} did not end when it was told to")
         if line["what"] == "failed":
             yield LiveViolation("L5", None, f"{line['by']} failed: {line['why']}")
         if line["what"] == "replaced" and history.harms[line["by"]].twin_s > line["t"]:
-            yield LiveViolation("L5", None, f"{line['by']} was replaced by nobody")
+            yield LiveViolation(
+                "L5", None, f"{line['by']} was replaced, but not by a process of its name"
+            )
 
 
 def _k10(history: History) -> Violations:
-    """No evidence was lost: an append without an outcome was the last deed of a process."""
+    """No evidence was lost: an append without an outcome was the last one of its process."""
     silent = sum(sent.tries - len(sent.outcomes) for sent in history.sent.values())
     deaths = sum(1 for harm in history.harms.values() if harm.killed_s != inf)
     if silent > deaths:

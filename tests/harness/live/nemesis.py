@@ -1,4 +1,4 @@
-"""What is done to the processes and the disk of a live run: drawn from a seed, kind by kind."""
+"""The faults of a live run, for processes and for the disk: drawn from a seed."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Protocol
 
 from tests.harness.live.disk import Disk
-from tests.harness.live.evidence import Evidence, told
+from tests.harness.live.evidence import Evidence, lines_of
 from tests.harness.live.processes import LiveProcess, LiveProcesses
 
 STOPS = (0.5, 0.9, 1.5, 3.0)
-"""Of a session."""
+"""How long a process is stopped, in sessions."""
 
 PAUSE_S = (0.1, 0.9)
-"""Between two faults."""
+"""The shortest and the longest time between two faults."""
 
 MEMBER_POINTS = (
     "consumer.before-commit:kill@3",
@@ -45,14 +45,14 @@ NO_ROOM = "write.before-commit:enospc"
 
 class Nemesis(Protocol):
     def tick(self) -> None:
-        """Do what is due."""
+        """Do the faults that are due."""
 
     def heal(self) -> None:
-        """Take back what lasts."""
+        """End the faults that last."""
 
 
 class LiveChaos:
-    """A bit of everything, at random moments, several at once."""
+    """All kinds of faults, at random moments, several at once."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class LiveChaos:
         self._room()
 
     def _shuffled(self) -> list[Callable[[], None]]:
-        """Every kind of fault, the common ones more than once."""
+        """Every kind of fault in random order; common ones occur more than once."""
         deck = [
             *[self._kill_member] * 3,
             *[self._stop_member] * 4,
@@ -107,8 +107,8 @@ class LiveChaos:
         return deck
 
     def _some(self, kind: str, *, ready: bool = False) -> LiveProcess | None:
-        """One that nothing was done to; mostly one at work, sometimes one that is starting. The
-        last member at work is spared: where nobody works, nothing can go wrong."""
+        """A process without a fault; mostly one that works, sometimes one that starts. The last
+        working member is spared: without a working member nothing can go wrong."""
         active = [
             process
             for process in self._processes.running.values()
@@ -149,7 +149,7 @@ class LiveChaos:
             self._processes.twin(process)
 
     def _zombie(self) -> None:
-        """One that will be stopped with records done and not committed."""
+        """Restart a member with a fail point that stops it with handled, uncommitted records."""
         if process := self._some("member"):
             self._processes.term(process, Zombies.POINT)
 
@@ -189,8 +189,8 @@ class LiveChaos:
 
 
 class Zombies:
-    """One member after the other is stopped with records done and not committed, until others have
-    its shards."""
+    """One member after the other is stopped with handled, uncommitted records until others have its
+    shards."""
 
     POINT = "consumer.before-commit:stop@2"
 
@@ -219,10 +219,10 @@ class Zombies:
             self._armed = None
 
     def _taken(self, process: LiveProcess) -> bool:
-        """Whether others have what it had when it was stopped."""
+        """Whether others have the shards that the process had when it was stopped."""
         epochs: dict[int, int] = {}
         held: dict[int, int] = {}
-        for line in told(self._evidence, "m"):
+        for line in lines_of(self._evidence, "m"):
             if line["what"] == "grant":
                 epochs[line["shard"]] = max(line["epoch"], epochs.get(line["shard"], 0))
                 if line["by"] == process.label:
@@ -236,7 +236,7 @@ class Zombies:
 
 
 class Impatience:
-    """Producers are killed the moment they tell of an acknowledgement, while commits are slow."""
+    """Producers are killed as soon as they report an acknowledgement, while commits are slow."""
 
     POINT = "write.before-commit:sleep=0.2"
 
@@ -254,7 +254,7 @@ class Impatience:
                 continue
             if not process.fail:
                 self._processes.term(process, self.POINT)
-            elif any(line["what"] == "ack" for line in told(self._evidence, process.label)):
+            elif any(line["what"] == "ack" for line in lines_of(self._evidence, process.label)):
                 self._processes.kill(process, self.POINT)
 
     def heal(self) -> None:

@@ -1,4 +1,4 @@
-"""The processes of a live run: started, hurt and started again, each deed told as evidence."""
+"""The processes of a live run: started, hurt and started again; every deed becomes evidence."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.harness.live.evidence import Evidence
 
 RESTART_S_MAX = 0.5
 END_S_MAX = 45.0
-"""A process that was told to end, and is not stopped, has ended by then."""
+"""How long a process that is told to end, and not stopped, may take."""
 
 
 class Settings(NamedTuple):
@@ -24,11 +24,11 @@ class Settings(NamedTuple):
     session_s: float
     heartbeat_s: float
     sabotage: dict[str, str] = {}  # noqa: RUF012
-    """What is broken in the processes of a kind."""
+    """The sabotage of members and of producers."""
 
 
 class LiveProcess:
-    """One process, from its start to its end."""
+    """One process of a live run, from its start to its end."""
 
     def __init__(self, slot: str, name: str, label: str, child: Child, fail: str) -> None:
         self.slot = slot
@@ -37,9 +37,9 @@ class LiveProcess:
         self.child = child
         self.fail = fail
         self.resume_s: float | None = None
-        """It is stopped until then."""
+        """Until when the process is stopped; None if it is not."""
         self.end_s: float | None = None
-        """It was told to end, by then at the latest."""
+        """By when the process must end; None if it was not told to end."""
 
     @property
     def kind(self) -> str:
@@ -56,18 +56,18 @@ class LiveProcesses:
         self._evidence = evidence
         self._dice = dice
         self.running: dict[str, LiveProcess] = {}
-        """The one of each slot that is meant to go on."""
+        """The current process of each slot."""
         self._ending: list[LiveProcess] = []
-        """Told to end, or replaced by another of the same name."""
+        """Processes that must end because another of the same name replaced them."""
         self._names: dict[str, str] = {}
         self._starts: dict[str, int] = {}
         self._due: dict[str, tuple[float, str]] = {}
-        """Slots to fill again: when, and with which fail point."""
+        """Empty slots: when they get a new process, and with which fail point."""
         self.restarting = True
         self.fails: dict[str, tuple[str, ...]] = {}
-        """Fail points of which some processes get one when they are started again."""
+        """Fail points for restarted members and producers; some of them get one."""
         self.stops_s: tuple[float, ...] = (settings.session_s * 1.5,)
-        """How long one is stopped that a fail point has stopped."""
+        """How long a process that a fail point has stopped stays stopped."""
 
     def start(self, slot: str, fail: str = "", *, renamed: bool = False) -> LiveProcess:
         number = self._starts[slot] = self._starts.get(slot, 0) + 1
@@ -105,13 +105,14 @@ class LiveProcesses:
         process.child.process.send_signal(signal.SIGCONT)
 
     def term(self, process: LiveProcess, then: str | None = None) -> None:
-        """Tell it to end; the slot is filled again, with that fail point if one is given."""
+        """Tell a process to end; its slot gets a new process, with the fail point ``then`` if
+        given."""
         self._evidence.tell("term", who=process.label)
         process.child.process.send_signal(signal.SIGTERM)
         self._ends(process, then)
 
     def twin(self, process: LiveProcess) -> None:
-        """Start another of the same name: the older one, which is at work, has to go."""
+        """Start another process of the same name: the older one, which works, has to end."""
         self._evidence.tell("twin", who=process.label)
         self._ending.append(process)
         process.end_s = time.monotonic() + END_S_MAX
@@ -122,10 +123,10 @@ class LiveProcesses:
         if then is not None:
             self._due[process.slot] = (0.0, then)
 
-    # Keeping up with them
+    # Looking after them
 
     def ready(self, process: LiveProcess) -> bool:
-        """Whether it has told that it is at work."""
+        """Whether the process has reported that it works."""
         path = self._settings.evidence / f"{process.label}.log"
         return path.exists() and b'"what":"ready"' in path.read_bytes()
 
@@ -162,9 +163,7 @@ class LiveProcesses:
             return
         del self.running[process.slot]
         for older in self._ending:
-            if (
-                older.slot == process.slot
-            ):  # perhaps the twin was not there long enough to replace it
+            if older.slot == process.slot:  # the twin may have ended before it replaced it
                 self.term(older)
         if not self.restarting:
             return
@@ -174,7 +173,7 @@ class LiveProcesses:
             self._due[process.slot] = (now_s + self._dice.uniform(0, RESTART_S_MAX), fail)
 
     def heal(self) -> None:
-        """No more fail points; whoever is stopped goes on."""
+        """End all fail points and resume the stopped processes."""
         self.fails = {}
         self._due = {slot: (due_s, "") for slot, (due_s, _) in self._due.items()}
         for process in self.all():
@@ -185,12 +184,12 @@ class LiveProcesses:
 
     @property
     def settled(self) -> bool:
-        """Everybody lives, and nobody is about to end."""
+        """Whether every slot has a process and no process is about to end."""
         plain = all(process.active and not process.fail for process in self.running.values())
         return not self._due and not self._ending and plain
 
     def end_all(self) -> None:
-        """However the run ended, nobody is left."""
+        """Kill all processes, however the run ended."""
         for process in self.all():
             with process.child:
                 process.child.kill()

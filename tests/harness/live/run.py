@@ -1,4 +1,4 @@
-"""One live run: processes, faults, rest, and the verdict on what they told."""
+"""One live run: processes, faults, rest, and the verdict on the evidence."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.core.errors import UnknownGroup
 from headrace.testing.children import dice
 from tests.harness.live.checker import LiveVerdict, bound_s, judged
 from tests.harness.live.disk import Disk, small_disk
-from tests.harness.live.evidence import Evidence, told
+from tests.harness.live.evidence import Evidence, lines_of
 from tests.harness.live.history import History
 from tests.harness.live.load import GROUP, SHARDS, STREAM, name_of
 from tests.harness.live.nemesis import Impatience, LiveChaos, Nemesis, Zombies
@@ -50,7 +50,7 @@ class LiveRun:
         nbytes = DISK_BYTES + int(self._seconds * DISK_BYTES_PER_S)
         with small_disk(self._place / "disk", nbytes) as disk:
             self._run(disk)
-        return judged(History(told(self.evidence)))
+        return judged(History(lines_of(self.evidence)))
 
     def _run(self, disk: Disk) -> None:
         settings = Settings(disk.hub, self.evidence, SESSION_S, HEARTBEAT_S, self._sabotage)
@@ -105,14 +105,15 @@ class LiveRun:
                 return Impatience(processes, self.evidence)
 
     def _ready(self, processes: LiveProcesses) -> bool:
-        """Whether everybody is there and at work."""
+        """Whether all processes run and work."""
         everybody = len(processes.running) == len(MEMBERS) + len(PRODUCERS)
         return everybody and all(map(processes.ready, processes.running.values()))
 
     def _until(
         self, processes: LiveProcesses, condition: Callable[[], bool], within_s: float, stage: str
     ) -> None:
-        """Wait for it, and tell when it was so; that it never was is the checker's to judge."""
+        """Wait for a condition and write its time as evidence; the checker judges if it never
+        came."""
         end_s = time.monotonic() + within_s
         while not condition():
             if time.monotonic() > end_s:
@@ -129,7 +130,7 @@ class LiveRun:
             time.sleep(TICK_S)
 
     def _rest_s(self, seconds: float) -> float:
-        """Only chaos has to come to rest: other plans look for one thing that goes wrong."""
+        """How long the run rests: only chaos must come to rest, other plans look for one fault."""
         return seconds if self._plan == "chaos" else 0.0
 
     def _end(self, processes: LiveProcesses, slots: tuple[str, ...]) -> None:

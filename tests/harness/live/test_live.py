@@ -1,5 +1,5 @@
-"""Members and producers as real processes, killed, stopped and out of disk: what they told outside
-the hub is judged, and a product broken on purpose is found out."""
+"""Live runs: real members and producers, killed, stopped and out of disk, pass the checker; members
+and producers with a deliberate bug do not."""
 
 from __future__ import annotations
 

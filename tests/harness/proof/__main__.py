@@ -1,5 +1,5 @@
-"""``python -m tests.harness.proof --records N [--seed S]``: kills at every fail point of lanes
-and replicas, while N records come each time."""
+"""``python -m tests.harness.proof --records N [--seed S]``: kills a replica at every fail point of
+lanes and replicas, while N records come each time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def main() -> int:
     given = parser.parse_args()
     seed = given.seed or secrets.token_hex(4)
     sys.stdout.write(f"seed {seed}\n")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # replicas end with this process
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the replicas end too
     with tempfile.TemporaryDirectory(prefix="headrace-prove-") as place:
         found = kill_at_points(Path(place), HURT, given.records, seed=seed, tell=_say)
     return _show(found, seed)

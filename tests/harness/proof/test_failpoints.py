@@ -1,5 +1,5 @@
-"""Crash anywhere: a replica is killed at every named place of lanes and replicas, with records on
-their way through three stages with state."""
+"""A replica is killed at every fail point of lanes and replicas, with records on their way through
+three stages with state."""
 
 from __future__ import annotations
 

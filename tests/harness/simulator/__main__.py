@@ -21,7 +21,7 @@ SOMETIMES = (
     "eviction races a return",
     "heartbeat answer overtaken",
     "newer incarnation takes over",
-    "nobody is left",
+    "no member is left",
     "pause between lease check and effect",
     "split or merge during a transfer",
     "transfer cancelled, next owner gone",

@@ -1,8 +1,9 @@
-"""The invariants, by name, looked at after every step: T on what is written, E on what processes
-do, L (in `simulation`) when everything has come to rest.
+"""The invariants of groups, by name, checked after every step.
 
-E4, that only what was not committed is repeated, has no check of its own: by E2 each epoch begins
-at the checkpoint of its grant and goes on without a gap, and by T4 checkpoints do not go back."""
+T is about what is written, E about what processes do, L (in `simulation`) about a group at rest.
+
+E4, that only uncommitted records are repeated, has no check of its own: by E2 each epoch begins at
+the checkpoint of its grant and has no gap, and by T4 checkpoints do not go back."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ from tests.harness.simulator.world import World
 
 GROUP_BYTES_MAX = 512 * 1024
 HANDLER_S_MAX = 0.3
-"""A handler that takes no longer than this cannot outlive the lease that was checked before it."""
+"""A handler that takes no longer than this cannot outlive the lease checked before it."""
 
 
 class Violation(AssertionError):
@@ -56,15 +57,15 @@ class Violation(AssertionError):
 
 @dataclass(slots=True)
 class _Tenure:
-    """One epoch of a shard: who got it, from where on, and what came of it."""
+    """One epoch of a shard: its owner, where it began, how far it got and how it ended."""
 
     owner: Watched
     start: int
     """The checkpoint at the grant."""
     next: int = -1
-    """The offset that must be next, once there was one."""
+    """The offset that the next effect must have; -1 before the first effect."""
     ended_at: int | None = None
-    """The group's version when the epoch was superseded."""
+    """The version of the group when the epoch was superseded."""
     ended_s: float = 0.0
     ended_by: str = ""
     doer: Watched | None = None
@@ -80,7 +81,7 @@ class _ShardHistory:
 
 
 class Checks:
-    """Told of every write, commit, effect and eviction; raises `Violation`."""
+    """Is told of every write, commit, effect and eviction, and raises `Violation`."""
 
     def __init__(self, world: World, store: SimStore, net: Net) -> None:
         self.world = world
@@ -92,15 +93,15 @@ class Checks:
         self.last_change_of_owner_s = 0.0
         self.hand_overs = 0
         self.newest: dict[str, int] = {}
-        """The highest incarnation of each name that was ever a member."""
+        """The highest incarnation that was ever a member, by name."""
         self.looked: dict[Evict, float] = {}
-        """How long the member had been silent, for sure, when its observer last found it so. Each
-        eviction by itself: what another observer found excuses nobody."""
+        """How long a member had surely been silent when its observer last found it silent. Each
+        eviction counts by itself: the finding of another observer does not excuse it."""
         self.applied: list[Event] = []
-        """What people asked for, and was written."""
+        """What administrators asked for and was written."""
         self.shards: dict[ShardId, _ShardHistory] = {}
         self.ordered: set[ShardId] = set()
-        """Shards that entered while order was on, and whose ancestors nobody reopened since."""
+        """Shards that entered while order was on, and whose ancestors were not reopened since."""
         store.watching.append(self)
 
     # Writes to the store
@@ -143,7 +144,7 @@ class Checks:
             self.newest[name] = member.incarnation
 
     def acknowledged(self, event: Fence | Stop | ForceCheckpoint, reply: Any) -> None:
-        """It was said to have happened."""
+        """An administrator was told that the event was stored."""
         if isinstance(reply, Settled) and event not in self.applied:
             self._fail("A1", event.shard, f"{event} was said to be stored")
 
@@ -168,7 +169,7 @@ class Checks:
         if isinstance(event, Join) and known is not None:
             self.world.counts["sometimes: newer incarnation takes over"] += 1
         if not after.members and before.members:
-            self.world.counts["sometimes: nobody is left"] += 1
+            self.world.counts["sometimes: no member is left"] += 1
 
     def _check_shard(self, shard: ShardId, before: Group, after: Group, event: Any) -> None:
         old = before.shards.get(shard) or ShardStanding("waiting")
@@ -267,7 +268,7 @@ class Checks:
         self.ordered -= {s for s in self.ordered if event.shard in self._ancestors(s)}
 
     def _begin_anew(self, before: Group, after: Group) -> None:
-        """Another stream under the name, or another group: offsets begin anew, epochs go on."""
+        """Reset offsets, keep epochs: the name stands for another stream, or another group."""
         for shard, mine in list(self.shards.items()):
             same = before.streams.get(shard.stream) == after.streams.get(shard.stream)
             if not same or not after.exists:
@@ -294,7 +295,7 @@ class Checks:
             return
         info = self.store.streams.get(shard.stream)
         if info is None or info.id != after.streams[shard.stream]:
-            return  # the group has yet to hear that this is another stream, with other ancestors
+            return  # the group does not know yet that this is another stream, with other ancestors
         for ancestor in self._ancestors(shard):
             if not self.store.is_read(ancestor):
                 self._fail("T7", shard, f"owned by {new.owner} before {ancestor} was read")
@@ -371,7 +372,8 @@ class Checks:
             self._check_zombie(worker, tenure, offset)
 
     def _check_zombie(self, worker: SimWorker, tenure: _Tenure, offset: int) -> None:
-        """An effect under an epoch that was superseded: only by one who could not know."""
+        """Check an effect under a superseded epoch: the worker must not have known that it was
+        over."""
         assert tenure.ended_at is not None
         self.world.counts["zombie effects"] += 1
         excused = worker.node.pauses != worker.checked_pauses or worker.node.slowness > 1
@@ -391,7 +393,7 @@ class Checks:
                     self._fail("E8", shard, f"effect before {ancestor} was read")
 
     def evicting(self, evict: Evict, watched_s: float) -> None:
-        """Right before an eviction is written, by one who had watched that long."""
+        """An observer that had watched for ``watched_s`` is about to write an eviction."""
         who = evict.member, evict.incarnation
         member = self.group.members.get(evict.member)
         if member is not None and member.incarnation > evict.incarnation:

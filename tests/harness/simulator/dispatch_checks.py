@@ -1,5 +1,6 @@
-"""What a dispatcher was grant, kept a second time and simply, and the invariants, by name: looked at
-with every slice that is assigned and after every step."""
+"""The invariants of dispatch, by name, checked with every assigned slice and after every step.
+
+They are checked against a simple model of what the dispatch machine was told."""
 
 from __future__ import annotations
 
@@ -31,8 +32,8 @@ STOPPED = "a stopped shard gets no slice"
 DUE = "a slice has something to do"
 PLACE = "a static lane keeps to its shards"
 WARM = "a shard stays with its lane"
-STARVES = "nobody starves"
-POLLING = "nobody is woken for nothing"
+STARVES = "no shard starves"
+POLLING = "no wake-up is for nothing"
 REST = "left alone, everything is done"
 
 _BLINK_S = 1e-9
@@ -42,13 +43,13 @@ _BLINK_S = 1e-9
 class SimLane:
     number: int
     assigned: Assigned | None = None
-    """What it works on, until its report has come or it is assigned up."""
+    """The slice it works on, until the report has come or the lane is given up."""
     asks: bool = False
 
 
 @dataclass(slots=True, eq=False)
 class SimGrant:
-    """What the dispatcher was grant about one grant of a duty."""
+    """What the dispatch machine was told about one grant of a duty."""
 
     duty: Duty
     token: bytes
@@ -61,14 +62,14 @@ class SimGrant:
     called: bool = False
     ending_s: float = inf
     out: str = ""
-    """Why nothing of it may be assigned until it is granted anew."""
+    """Why no slice may be assigned until the duty is granted anew; empty if slices may be."""
     lane: SimLane | None = None
     last: SimLane | None = None
 
 
 @dataclass(slots=True)
 class DispatchModel:
-    """SimGrant of everything that the dispatcher is grant and gives out; raises `Violation`."""
+    """Is told what the dispatch machine is told and assigns, and raises `Violation`."""
 
     world: World
     rules: Mapping[str, Rules]
@@ -77,7 +78,7 @@ class DispatchModel:
     lanes: dict[int, SimLane] = field(default_factory=dict)
     grants: dict[Duty, SimGrant] = field(default_factory=dict)
     leaving: dict[SimLane, float] = field(default_factory=dict)
-    """Lanes at work under grants that are over, and until when they are waited for."""
+    """Lanes that work under grants that are over, and how long they are waited for."""
     stopped: set[str] = field(default_factory=set)
     number: int = 0
 
@@ -115,7 +116,11 @@ class DispatchModel:
             most = grant.most or SLICE_RECORDS_MAX
         fits = assigned.start <= assigned.end <= min(grant.end, assigned.start + most)
         empty = assigned.end == assigned.start < grant.end
-        right = assigned.start == grant.at and assigned.token == grant.token and assigned.number > self.number
+        right = (
+            assigned.start == grant.at
+            and assigned.token == grant.token
+            and assigned.number > self.number
+        )
         if not fits or empty or not right:
             self.fail(FOLLOWS, assigned.duty, f"{assigned} of {grant}, the last was {self.number}")
         self.number = assigned.number
@@ -136,11 +141,11 @@ class DispatchModel:
             self.world.counts[f"sometimes: {what}"] += bool(happened)
 
     def is_current(self, lane: SimLane, assigned: Assigned) -> bool:
-        """Whether a report on it is heeded."""
+        """Whether the lane still works on the slice: only then its report counts."""
         return self.lanes.get(lane.number) is lane and lane.assigned is assigned
 
     def ended(self, lane: SimLane) -> SimGrant | None:
-        """Its slice is reported: the grant, if that is not over."""
+        """The slice of a lane is reported. Returns the grant, or None if it is over."""
         assigned, lane.assigned = lane.assigned, None
         assert assigned is not None
         if self.leaving.pop(lane, None) is not None:
@@ -151,7 +156,7 @@ class DispatchModel:
         return grant
 
     def lost(self, lane: SimLane) -> None:
-        """It is assigned up: what it had in hand is in doubt."""
+        """The lane is given up: the outcome of its slice is unknown."""
         del self.lanes[lane.number]
         if lane.assigned is not None:
             grant = self.ended(lane)
@@ -163,20 +168,20 @@ class DispatchModel:
         if grant.lane is not None:
             self.fail(TWO_LANES, state.duty, f"let go while lane {grant.lane.number} works on it")
         if grant.ending_s == inf or grant.token != state.token:
-            self.fail(REVOKED, state.duty, "let go though nobody asked for it")
+            self.fail(REVOKED, state.duty, "let go though it was not revoked")
 
     def given_up(self, lane: SimLane) -> None:
-        """It was found overdue."""
+        """The dispatch machine found the lane overdue."""
         grant = self.grants.get(lane.assigned.duty) if lane.assigned else None
         until_s = grant.ending_s if grant and grant.lane is lane else self.leaving.get(lane, inf)
         if self.world.now_s < until_s:
             duty = lane.assigned.duty if lane.assigned else None
             self.fail(REVOKED, duty, f"lane {lane.number} assigned up before {until_s:.3f} s")
 
-    # Everything
+    # The whole state
 
     def ready_s(self, grant: SimGrant) -> float:
-        """From when on there is something to do."""
+        """The time from which the grant has work."""
         if grant.parked_s is not None:
             return max(grant.parked_s, grant.since_s)
         times = [inf]
@@ -197,7 +202,7 @@ class DispatchModel:
         return self.allocation == "pool" or lane.number % places == duty.shard.index % places
 
     def _ready(self) -> list[tuple[float, SimGrant]]:
-        """What has work and may be assigned, the lanes aside."""
+        """The grants that have work and may be assigned, if a lane is free."""
         left = {lane.assigned.duty for lane in self.leaving if lane.assigned}
         full = {name for name in self.rules if self.is_full(name)}
         ready = [
@@ -213,7 +218,8 @@ class DispatchModel:
         return allowed
 
     def look(self, dispatch: Dispatch, dealt: list[tuple[Assigned, float, SimLane | None]]) -> None:
-        """After a step: ``dealt`` is what was assigned, since when it waited, and who had it."""
+        """Check a step. ``dealt`` has each assigned slice, since when its shard had waited, and the
+        lane that had it before."""
         now_s = self.world.now_s
         ready = self._ready()
         asking = [lane for lane in self.lanes.values() if lane.asks]
@@ -224,10 +230,15 @@ class DispatchModel:
                 self.world.counts["sometimes: a static lane let another's shard wait"] += 1
         for assigned, since_s, last in dealt:
             if last in asking:
-                self.fail(WARM, assigned.duty, f"lane {assigned.lane} got it, not the one that had it")
+                self.fail(
+                    WARM, assigned.duty, f"lane {assigned.lane} got it, not the one that had it"
+                )
             for other_s, grant in ready:
                 longer_s = since_s - other_s
-                if self._may(self.lanes[assigned.lane], grant.duty) and longer_s > WARM_S + _BLINK_S:
+                if (
+                    self._may(self.lanes[assigned.lane], grant.duty)
+                    and longer_s > WARM_S + _BLINK_S
+                ):
                     self.fail(STARVES, grant.duty, f"{assigned.duty} went before, {longer_s:.3f} s")
         in_hand = {assigned.duty: assigned.token for assigned in dispatch.in_hand.values()}
         for duty, grant in self.grants.items():

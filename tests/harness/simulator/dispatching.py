@@ -1,7 +1,7 @@
-"""A replica's dispatcher on a virtual clock, one seed from beginning to end.
+"""The dispatch machine of one replica on a virtual clock, one seed from beginning to end.
 
-The code under test is the real `core.dispatch`. Around it are lanes that take their time, hang,
-die, fail and report late or twice, and a group that grants shards and takes them away.
+The code under test is the real `core.computations.dispatch`. The simulated lanes take time, hang,
+die, fail, and report late or twice. The simulated group grants shards and takes them away.
 `dispatch_checks` looks at every step."""
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.harness.simulator.world import World
 
 TROUBLE_S = 25.0
 REST_S = 120.0
-"""Long enough for what hangs to end, and for all that is left."""
+"""Long enough for hanging handlers to end and for all records to be handled."""
 
 SOMETIMES = (
     "a batch was full",
@@ -60,7 +60,7 @@ SOMETIMES = (
     "the number of a lost lane was used again",
     "work went back",
 )
-"""States that the simulation must reach, or it is blind."""
+"""States that the simulation must reach: a run that does not tests too little."""
 
 
 class DispatchOutcome(NamedTuple):
@@ -73,7 +73,7 @@ class DispatchOutcome(NamedTuple):
 
 
 def simulate(seed: int, machine: type[Dispatch] = Dispatch) -> DispatchOutcome:
-    """Run one seed; a violation is in the outcome, with what happened last."""
+    """Run one seed. The outcome has the violation, if any, and what happened last."""
     dispatching = _Dispatching(seed, machine)
     world = dispatching.world
     violation = ""
@@ -93,7 +93,7 @@ def simulate(seed: int, machine: type[Dispatch] = Dispatch) -> DispatchOutcome:
 
 @dataclass(slots=True)
 class _StoredDuty:
-    """What the store knows, for one duty."""
+    """What the store knows about one duty."""
 
     epoch: int = 0
     next: int = 0
@@ -118,7 +118,7 @@ class _Dispatching:
         }
         self.trouble = True
         self.wakes: set[float] = set()
-        """When the dispatcher is called although nothing happens."""
+        """The times at which the dispatch machine has asked to be called."""
 
     def run(self) -> None:
         for number in range(self.draw.lanes):
@@ -135,7 +135,7 @@ class _Dispatching:
             if shard.next != shard.end:
                 self.model.fail(REST, duty, f"at {shard.next} of {shard.end}")
 
-    # The dispatcher's loop
+    # The loop of the dispatcher
 
     def _then(self, delay_s: float, act: Callable[..., None], *facts: object) -> None:
         def fire() -> None:
@@ -145,7 +145,7 @@ class _Dispatching:
         self.world.after(delay_s, fire)
 
     def _audit(self, at_s: float) -> None:
-        """Look right after that time, whether or not the dispatcher wants to be woken then."""
+        """Check right after that time, even if the dispatch machine did not ask to be called."""
         self.world.at(at_s + 1e-6, lambda: self.model.look(self.dispatch, []))
 
     def _turn(self) -> None:
@@ -187,7 +187,7 @@ class _Dispatching:
             self.dispatch.ask(lane.number)
 
     def _work(self, lane: SimLane, assigned: Assigned) -> None:
-        """What will come of it is drawn now."""
+        """Draw now how the work on the slice will end."""
         world, draw = self.world, self.draw
         records = assigned.end - assigned.start
         cost_s = draw.cost_s[assigned.duty.computation] if self.trouble else COST_S_MIN
@@ -202,7 +202,7 @@ class _Dispatching:
         world.after(spent_s, lambda: self._end(lane, assigned, spent_s))
 
     def _end(self, lane: SimLane, assigned: Assigned, spent_s: float) -> None:
-        """The handler has returned, or failed: commit, under the token, and report."""
+        """Commit under the token and report: the handler has returned or failed."""
         world, draw, shard = self.world, self.draw, self.shards[assigned.duty]
         what, next = "done", assigned.end
         if assigned.end > assigned.start and self.trouble:
@@ -232,7 +232,9 @@ class _Dispatching:
         late = self.trouble and self.world.chance(self.draw.late)
         return self.world.about(2.0 if late else 0.01)
 
-    def _report(self, lane: SimLane, assigned: Assigned, what: str, next: int, spent_s: float) -> None:
+    def _report(
+        self, lane: SimLane, assigned: Assigned, what: str, next: int, spent_s: float
+    ) -> None:
         model, now_s = self.model, self.world.now_s
         current = model.is_current(lane, assigned)
         grant = model.grants.get(assigned.duty)
@@ -250,7 +252,9 @@ class _Dispatching:
                 state = self.dispatch.stop_shard(lane.number, assigned.number, next, now_s)
             case _:
                 state = self.dispatch.doubt(lane.number, assigned.number, now_s)
-        self.world.note(None, what, assigned.duty, assigned.number, "next", next, "by lane", lane.number)
+        self.world.note(
+            None, what, assigned.duty, assigned.number, "next", next, "by lane", lane.number
+        )
         if (state is not None) != under:
             model.fail(FOLLOWS, assigned.duty, f"slice {assigned.number} {what}: {state}")
         if not current:
@@ -296,10 +300,12 @@ class _Dispatching:
             self._lost(lane, lost)
 
     def _lost(self, lane: SimLane, lost: LostSlice | None) -> None:
-        """It is fenced, and another takes its place."""
+        """Fence the lane; another one takes its place."""
         assigned = lane.assigned
         if (assigned and (assigned.duty, assigned.token)) != (lost and (lost.duty, lost.token)):
-            self.model.fail(FOLLOWS, assigned.duty if assigned else None, f"{lost} instead of {assigned}")
+            self.model.fail(
+                FOLLOWS, assigned.duty if assigned else None, f"{lost} instead of {assigned}"
+            )
         grant = self.model.grants.get(assigned.duty) if assigned else None
         if assigned and grant and grant.lane is lane:
             done = self.shards[assigned.duty].next != assigned.start
@@ -335,7 +341,7 @@ class _Dispatching:
         self._then(world.about(0.3), self._tell_end, duty)
 
     def _grant_anew(self, grant: SimGrant) -> None:
-        """Under another token, if it is still the one."""
+        """Grant the duty under another token, if this grant is still in force."""
         if self.model.grants.get(grant.duty) is grant:
             self._lose(grant)
             self._grant(grant.duty)
@@ -370,7 +376,7 @@ class _Dispatching:
             self.model.leaving[grant.lane] = min(until_s, grant.ending_s)
             self._audit(until_s)
 
-    # What happens
+    # Faults of the grants
 
     def _disturb(self) -> None:
         if not self.trouble:
@@ -387,7 +393,7 @@ class _Dispatching:
         self._then(world.about(self.draw.trouble_s), self._disturb)
 
     def _renew(self, grant: SimGrant) -> None:
-        """As when a person resumes it, or it was fenced."""
+        """Grant anew, as after an administrator resumed or fenced the shard."""
         self.world.counts["sometimes: a stopped shard was granted anew"] += grant.out == "stopped"
         self._grant_anew(grant)
 
@@ -426,7 +432,7 @@ class _Dispatching:
             self._then(self.world.about(0.3), self._ask, lane)
 
     def _old_order(self, grant: SimGrant) -> None:
-        """About a grant that is over: it comes too late."""
+        """Send orders about a grant that is over: they come too late."""
         self.dispatch.revoke(grant.duty, b"old", self.world.now_s)
         self.dispatch.lose(grant.duty, b"old", self.world.now_s)
 
@@ -451,7 +457,7 @@ class _Dispatching:
     # Rest
 
     def _settle(self) -> None:
-        """Nothing goes wrong any more: everything is granted, started, and grant once more."""
+        """End all faults: every duty is granted, started, and told its end once more."""
         for grant in list(self.model.grants.values()):
             if grant.out:
                 self._grant_anew(grant)

@@ -1,4 +1,4 @@
-"""One seed from beginning to end."""
+"""The group simulation: one seed from beginning to end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.harness.simulator.world import Node, World
 
 DURATION_S = 900.0
 REST_S = 2 * SESSION_S + 4 * HEARTBEAT_S
-"""Within this time after the last fault everything has an owner (L1, L3, L4)."""
+"""Within this time after the last fault every shard has an owner (L1, L3, L4)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class SimulationOutcome:
 def simulate(
     seed: int, duration_s: float = DURATION_S, swarm: Swarm | None = None
 ) -> SimulationOutcome:
-    """Run one seed; a violation is in the outcome, with the story of the shard it is about."""
+    """Run one seed. The outcome has the violation, if any, and the story of its shard."""
     simulation = _Simulation(seed, swarm or drawn(seed))
     violation = ""
     story: tuple[str, ...] = ()
@@ -65,7 +65,7 @@ def simulate(
 def shrunk(
     outcome: SimulationOutcome, duration_s: float = DURATION_S
 ) -> tuple[SimulationOutcome, list[str]]:
-    """The same violation with as few kinds of faults as can be, and which those are."""
+    """The same violation with as few kinds of faults as possible, and the names of these faults."""
     swarm = drawn(outcome.seed)
     for fault in FAULTS:
         if getattr(swarm, fault):
@@ -130,7 +130,7 @@ class _Simulation:
     def _check_everything_is_owned(self) -> None:
         group = self.checks.group
         if not group.members:
-            raise Violation("L4", None, f"nobody is a member {REST_S} s after the last fault")
+            raise Violation("L4", None, f"the group has no member {REST_S} s after the last fault")
         for shard, standing in sorted(group.shards.items()):
             if standing.state == "free":
                 raise Violation("L1", shard, f"free {REST_S} s after the last fault")

@@ -1,4 +1,4 @@
-"""The gate: bugs built in on purpose, each of which the simulator must find."""
+"""The gate: the simulator finds every deliberate bug."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, Future[str]]:
-    """What the simulator says about each mutant: run on all cores, while others wait."""
+    """What the simulator says about each bug; the bugs are hunted on all cores meanwhile."""
     pool = ThreadPoolExecutor(os.cpu_count())
     return {m.name: pool.submit(_hunt, number) for number, m in enumerate(MUTATIONS)}
 
@@ -43,6 +43,7 @@ def test_a_deliberate_bug_is_found_within_its_seeds(
     mutation: Mutation, found: dict[str, Future[str]]
 ) -> None:
     assert found[mutation.name].result().startswith("seed ")
+    assert "NameError" not in found[mutation.name].result(), "the bug itself does not run"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""``headrace demo``: what a person sees, what a pipe gets, and how it ends."""
+"""``headrace demo``: its screen, its output in a pipe, and its exit code."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ Run = Callable[..., Any]
 
 @pytest.fixture
 def ends_with(monkeypatch: pytest.MonkeyPatch) -> Run:
-    """The command with a proof that comes to a certificate at once."""
+    """The command with a proof that returns a certificate at once."""
 
     def run(certificate: Certificate, *arguments: str) -> Any:
         def proved(order: Order, tell: Tell) -> tuple[Certificate, str | None]:
@@ -107,7 +107,7 @@ def test_a_clean_certificate_ends_with_0(ends_with: Run) -> None:
     "certificate", [LOST, replace(CLEAN, caught_up=False)], ids=["lost", "not caught up"]
 )
 @pytest.mark.parametrize("arguments", [[], ["--json"]], ids=["shown", "json"])
-def test_one_that_is_not_clean_ends_with_1(
+def test_a_certificate_that_is_not_clean_ends_with_1(
     ends_with: Run, certificate: Certificate, arguments: list[str]
 ) -> None:
     done = ends_with(certificate, *arguments)
@@ -136,7 +136,7 @@ def test_the_picture_holds_screen_and_certificate_and_fetches_nothing(tmp_path: 
 
 
 @pytest.mark.parametrize("command", [["demo"], ["prove", "shop.py", "--engine", "spark"]])
-def test_without_java_it_is_said_at_once(
+def test_missing_java_is_reported_at_once(
     command: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
@@ -176,10 +176,10 @@ def test_processes_are_not_for_spark() -> None:
     assert "--processes is for lanes without Spark" in str(done.exception)
 
 
-def test_one_that_was_stopped_with_the_lock_is_let_go_and_stopped_again(
+def test_a_replica_stopped_with_the_write_lock_is_resumed_and_stopped_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or nobody could take its shards, and there would be nothing to see."""
+    """Else no replica could take its shards, and there would be nothing to see."""
     monkeypatch.chdir(tmp_path)
     place = tmp_path / "place"
     place.mkdir()
@@ -202,7 +202,7 @@ def test_one_that_was_stopped_with_the_lock_is_let_go_and_stopped_again(
     assert done == ["stop", "resume", "stop", "resume", "stop"]
 
 
-# As it is
+# The real command
 
 
 def arguments(*more: str) -> list[str]:
@@ -210,7 +210,7 @@ def arguments(*more: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_terminal_shows_who_holds_what_while_it_goes_on(tmp_path: Path) -> None:
+def test_a_terminal_shows_who_holds_which_shards_meanwhile(tmp_path: Path) -> None:
     screen, terminal = pty.openpty()
     environment = {**os.environ, "COLUMNS": "110", "LINES": "40", "TERM": "xterm"}
     svg = tmp_path / "demo.svg"
@@ -245,7 +245,7 @@ def test_replicas_on_spark_that_are_killed_stopped_and_added_share_ten_shards_an
     assert found["clean"], found
     assert found["complete"], found
     assert (found["kills"], found["stops"], found["replicas"]) == (1, 1, 4)
-    assert found["notes"] == []  # no Java, no lane of the killed one is still there
+    assert found["notes"] == []  # no Java and no lane of the killed replica is left
     for line in found["streams"]:
         assert (line["lost"], line["doubled"], line["out_of_order"]) == (0, 0, 0), line
         assert line["records_out"] == 2500
@@ -264,7 +264,7 @@ def test_replicas_on_spark_that_are_killed_stopped_and_added_share_ten_shards_an
 def _read(screen: int) -> str:
     try:
         return os.read(screen, 65536).decode(errors="replace")
-    except OSError:  # nobody writes there any more
+    except OSError:  # the other end is closed
         return ""
 
 

@@ -1,4 +1,4 @@
-"""A replica is stopped with all that belongs to it: Java and lanes are in groups of their own."""
+"""A process tree: a replica is stopped with its Java and lanes, in other process groups too."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def parent() -> Iterator[Child]:
         send(tree, signal.SIGKILL)
 
 
-def test_all_of_a_family_stands_still_and_goes_on(parent: Child) -> None:
+def test_a_process_is_stopped_and_resumed_with_its_descendants(parent: Child) -> None:
     stopped = stop_tree(parent.pid)
     assert len(stopped) == 3
     until(lambda: all(stands_still(each.pid) for each in stopped), "all are stopped")
@@ -52,7 +52,7 @@ def test_all_of_a_family_stands_still_and_goes_on(parent: Child) -> None:
     until(lambda: not any(stands_still(each.pid) for each in stopped), "all go on")
 
 
-def test_those_left_behind_are_still_known(parent: Child) -> None:
+def test_descendants_of_a_killed_process_are_still_known(parent: Child) -> None:
     first, *others = tree_of(parent.pid)
     parent.kill()
     assert not is_there(first)
@@ -61,7 +61,7 @@ def test_those_left_behind_are_still_known(parent: Child) -> None:
     until(lambda: not any(map(is_there, others)), "they are gone")
 
 
-def test_another_process_of_the_same_number_is_not_meant(parent: Child) -> None:
+def test_another_process_with_the_same_pid_gets_no_signal(parent: Child) -> None:
     send([TreeProcess(parent.pid, "0")], signal.SIGKILL)
     assert Path(f"/proc/{parent.pid}").exists()
     assert parent.process.poll() is None

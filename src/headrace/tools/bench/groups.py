@@ -24,7 +24,7 @@ PARTS: dict[str, Callable[[Path, Say], dict[str, Any]]] = {
 
 
 def run(directory: Path | None, say: Say, only: Collection[str] = ()) -> dict[str, Any]:
-    """All figures, or those of some parts; ``say`` is told what is being measured."""
+    """All figures, or those of some parts; ``say`` gets a line about what is being measured."""
     for name in only:
         if name not in PARTS:
             raise BadSetting(f"no part {name!r} of this benchmark: one of {', '.join(PARTS)}")

@@ -1,5 +1,4 @@
-"""What is to be seen of a proof while it runs: who holds which shards, how fast, how far behind,
-and what happened."""
+"""The scene of the demonstration: who holds which shards, rates, lag, and the story so far."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from headrace.tools.demo.narrator import Held, Narrator, StoryLine
 from headrace.tools.proof.proof import ProofProgress
 
 RATE_S = 1.0
-"""Rates are of so much time, at least."""
+"""The shortest time over which a rate is measured."""
 
 ReplicaState = Literal["starting", "waiting", "at work", "stopped", "killed", "ended"]
 
@@ -33,7 +32,7 @@ class ReplicaRow:
     name: str
     state: ReplicaState
     shards: dict[str, str]
-    """As ranges, by computation."""
+    """The shards that the replica holds, as ranges, by computation."""
     records_per_s: float
 
 
@@ -63,7 +62,7 @@ class Scene:
 
 
 class SceneMaker:
-    """Looks again and again."""
+    """Makes a scene of the progress of a proof, each time it is asked."""
 
     def __init__(self, computations: list[str]) -> None:
         self._computations = computations
@@ -73,7 +72,7 @@ class SceneMaker:
         self._next: dict[Duty, int] = {}
         self._looked_s = self._began_s
         self._rates: defaultdict[str, float] = defaultdict(float)
-        """Of replicas and of computations."""
+        """Records per second, by replica and by computation."""
 
     def look(self, progress: ProofProgress, now_s: float) -> Scene:
         held = self._held(progress)
@@ -106,7 +105,7 @@ class SceneMaker:
         return {name: frozenset(duties) for name, duties in found.items()}
 
     def _measure(self, progress: ProofProgress, held: Held, now_s: float) -> None:
-        """What has moved since is counted for who holds it now."""
+        """Measure rates. Progress of a shard counts for the replica that holds it now."""
         since_s = now_s - self._looked_s
         if since_s < RATE_S:
             return

@@ -1,5 +1,5 @@
-"""What is shown: three stages over ten shards, three replicas; one is killed, one is stopped for
-longer than its session, and a fourth comes."""
+"""The script of the demonstration: three stages over ten shards, three replicas. One is killed, one
+is stopped for longer than its session, and a fourth one is added."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ SHARDS = 10
 LANES = 2
 RECORDS = 30_000
 SECONDS = 44.0
-"""So long records come."""
+"""How long records come."""
 KILL, STOP, START = 0.14, 0.32, 0.55
-"""When, as a share of that time."""
+"""When each deed happens, as a share of that time."""
 STOP_SESSIONS = 2.5
 
 

@@ -1,5 +1,5 @@
-"""A process and all that it has started, wherever that has gone since: Java in a session of its
-own, lanes in groups of their own."""
+"""A process and all its descendants, in whatever session or process group they are: Java has a
+session of its own, lanes have process groups of their own."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROUNDS_MAX = 10
-"""One that is being stopped may still have started another."""
+"""How often the tree is read again: a process may start another before it is stopped."""
 
 
 class TreeProcess(NamedTuple):
     pid: int
     started: str
-    """By this it is told from a later process of the same number."""
+    """When it was started: it tells the process from a later one with the same pid."""
 
 
 def tree_of(pid: int) -> list[TreeProcess]:
-    """The process itself first, then its children, then theirs."""
+    """The process first, then its children, then their children."""
     parents: dict[int, list[TreeProcess]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and (stat := _stat(int(entry.name))) is not None:
@@ -34,7 +34,7 @@ def tree_of(pid: int) -> list[TreeProcess]:
 
 
 def stop_tree(pid: int) -> list[TreeProcess]:
-    """Who was stopped: all of them."""
+    """Stop the process and all its descendants; return them."""
     stopped: list[TreeProcess] = []
     for _ in range(ROUNDS_MAX):
         more = [each for each in tree_of(pid) if each not in stopped]
@@ -46,7 +46,7 @@ def stop_tree(pid: int) -> list[TreeProcess]:
 
 
 def send(tree: Iterable[TreeProcess], number: int) -> None:
-    """A signal to those who are still there."""
+    """Send a signal to the processes that still exist."""
     for each in tree:
         if is_there(each):
             with suppress(ProcessLookupError):
@@ -64,7 +64,7 @@ def stands_still(pid: int) -> bool:
 
 
 def _stat(pid: int) -> list[str] | None:
-    """What comes behind its name, from its state on; None if it is gone."""
+    """The fields of proc(5) behind the name, from the state on; None if the process is gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

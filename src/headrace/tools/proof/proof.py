@@ -1,4 +1,4 @@
-"""One proof: replicas, load, deeds, rest, and the certificate."""
+"""Runs one proof: replicas, load, deeds, catching up, and the certificate."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ from headrace.tools.proof.scratch import Scratch
 
 CATCH_UP_S_MAX = 900.0
 REST_S = 1.0
-"""Load goes on for so long behind the last deed."""
+"""How long the load goes on after the last deed."""
 REFERENCE_S = 60.0
 RECORDS_PER_S_MIN = 200
-"""A reference that is slower than this is given up."""
+"""A reference that is slower is given up."""
 STOP_TRIES = 10
 WRITTEN_S_MAX = 1.0
-"""If nobody has written for so long, one was stopped with the lock in its hands."""
+"""If no append succeeds for this long, the stopped replica holds the write lock."""
 STOPPED_SESSIONS = 20
-"""At the latest one that a fail point has stopped goes on: it may hold a lock."""
-SAMPLE = "the handler does not take the made-up records: give it some of yours with --sample FILE"
+"""After this many sessions a replica stopped by a fail point goes on: it may hold a lock."""
+SAMPLE = "the handler refuses the generated records: give it records of yours with --sample FILE"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """What is to be proved, and how."""
+    """What is proved, and how."""
 
     loaded: Loaded
     settings: RunSettings
@@ -55,26 +55,27 @@ class Order:
     replicas: int = 3
     engine: EngineChoice = LOCAL
     script: Sequence[Deed] | None = None
-    """What is done, instead of a plan drawn from the seed. One that is killed stays away then."""
+    """Deeds that replace the plan drawn from the seed. A killed replica is not started again
+    then."""
     rest_s: float = REST_S
     samples: Mapping[str, Sequence[Example]] = field(default_factory=dict)
-    """By source; under an empty name for all others."""
+    """Sample records by source; those under the empty name are for all other sources."""
     real: Mapping[str, StreamInfo] = field(default_factory=dict)
     """The streams of the user's own hub."""
     fails: Sequence[str] = ()
-    """Fail points that the first replicas have."""
+    """Fail points of the first replicas, in their order."""
     extra: Mapping[str, str] = field(default_factory=dict)
-    """For the replicas' environment."""
+    """Added to the environment of the replicas."""
 
 
 class DoneDeed(NamedTuple):
-    """A deed that was done."""
+    """A deed that was done, and to which replica."""
 
     at_s: float
-    """By the clock that does not jump."""
+    """The time of the monotonic clock."""
     kind: DeedKind
     name: str
-    """Of the replica."""
+    """The name of the replica."""
     for_s: float
 
     def __str__(self) -> str:
@@ -85,7 +86,7 @@ class DoneDeed(NamedTuple):
 
 @dataclass
 class ProofProgress:
-    """For who watches."""
+    """How far a proof is, for the command that shows it."""
 
     stage: str
     deeds_all: int
@@ -189,7 +190,7 @@ class ProofRun:
                 break
             self._do(deed, replicas, watch, load)
         if has_script:
-            load.allow(1.0)  # the last part comes when all has been done, as slowly as before
+            load.allow(1.0)  # the last part comes after all deeds, as slowly as before
         else:
             load.hurry()
         self._progress.stage = "catching up"
@@ -200,7 +201,7 @@ class ProofRun:
             if now_s > end_s or still_s > self._engine.still_s_max or load.failure is not None:
                 return False
             if load.is_over and watch.lag == 0:
-                replicas.wake_zombies()  # others have done their work: what they commit comes twice
+                replicas.wake_zombies()  # others did their work: a commit of theirs would double it
             self._tick(replicas, watch, load)
         return True
 
@@ -244,7 +245,7 @@ class ProofRun:
         return replicas.start(deed.slot, extra=dict(self._order.extra))
 
     def _victim(self, deed: Deed, replicas: Replicas, load: Load) -> ReplicaProcess | None:
-        """One that is at work, if possible beside another."""
+        """A replica that works, if possible while another one works too."""
         watch, engine = self._progress.watch, self._engine
 
         def working() -> list[ReplicaProcess]:
@@ -283,7 +284,7 @@ class ProofRun:
         self._tell(self._progress)
         time.sleep(self._engine.tick_s)
 
-    # When all is over
+    # Afterwards
 
     def _judge(self, hub: Hub, watch: ProgressWatch, load: Load) -> CollectedEvidence:
         self._progress.stage = "comparing"
@@ -308,7 +309,7 @@ class ProofRun:
         done = Counter(did.kind for did in self._progress.did)
         if done.total() < len(self._plan):
             notes.append(
-                f"only {done.total()} of {len(self._plan)} disturbances: nobody was at work"
+                f"only {done.total()} of {len(self._plan)} disturbances: no replica was at work"
             )
         if not caught_up:
             notes.append("what was still to be done counts as lost")
@@ -337,5 +338,5 @@ def _still(replica: ReplicaProcess) -> bool:
 
 
 def _waits(replicas: Replicas) -> bool:
-    """Whether somebody is still stopped: it may yet do something wrong."""
+    """Whether a replica is still stopped: it may yet do something wrong."""
     return any(_still(replica) for replica in replicas.running.values())

@@ -1,4 +1,4 @@
-"""The replicas of a proof: real processes, killed, stopped, and started again."""
+"""The replicas of a proof: real processes that are killed, stopped and started again."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from headrace.tools.proof.scratch import Scratch
 
 TERM_S_MAX = 30.0
 AGAIN_S = 1.0
-"""One that ended by itself is started again so much later."""
+"""A replica that ended by itself is started again after this time."""
 
 
 class Ended(NamedTuple):
-    """A replica that ended although nobody had done anything to it."""
+    """A replica that ended by itself."""
 
     name: str
     code: int
@@ -37,7 +37,7 @@ class Ended(NamedTuple):
 
 
 class ReplicaProcess:
-    """One process, from its start to its end."""
+    """One process of a replica, from its start to its end."""
 
     def __init__(self, slot: int, name: str, process: subprocess.Popen[bytes], log: Path) -> None:
         self.slot = slot
@@ -46,16 +46,16 @@ class ReplicaProcess:
         self.log = log
         self.fail = ""
         self.resume_s: float | None = None
-        """It is stopped until then;"""
+        """Until when the process is stopped; None if it is not."""
         self.stopped: list[TreeProcess] = []
-        """all of it."""
+        """The processes that were stopped with it."""
 
     @property
     def code(self) -> int | None:
         return self.process.poll()
 
     def stands_still(self) -> bool:
-        """Whether somebody has stopped it: us, or a fail point."""
+        """Whether the process is stopped, by the proof or by a fail point."""
         return stands_still(self.process.pid)
 
 
@@ -68,20 +68,20 @@ class Replicas:
         *,
         restarting: bool = True,
     ) -> None:
-        """One that a fail point has stopped goes on after that time."""
+        """A replica stopped by a fail point goes on after ``stopped_s``."""
         self.running: dict[int, ReplicaProcess] = {}
         self.ended: list[Ended] = []
-        """By themselves."""
+        """The replicas that ended by themselves."""
         self.names: list[str] = []
-        """Of all that were ever started."""
+        """The names of all replicas that were ever started."""
         self._scratch = scratch
         self._arguments = arguments
         self._stopped_s = stopped_s
         self._restarting = restarting
         self._due: dict[int, float] = {}
-        """Slots to fill again, and when."""
+        """When each empty slot gets a new process."""
         self._left: list[TreeProcess] = []
-        """What those left behind that were killed. It has to end by itself."""
+        """Processes that killed replicas left behind. They must end by themselves."""
 
     def start(
         self, slot: int, fail: str = "", extra: dict[str, str] | None = None
@@ -94,15 +94,15 @@ class Replicas:
         if fail:
             environment[VARIABLE] = fail
         log = self._scratch.logs / f"{name}.log"
-        with log.open("wb") as told:
+        with log.open("wb") as output:
             process = subprocess.Popen(
                 [sys.executable, "-m", "headrace", "--hub", str(self._scratch.hub), "run",
                  *self._arguments, "--name", name],
                 cwd=self._scratch.place,
                 env=environment,
                 stdin=subprocess.DEVNULL,
-                stdout=told,
-                stderr=told,
+                stdout=output,
+                stderr=output,
                 process_group=0,
             )  # fmt: skip
         replica = self.running[slot] = ReplicaProcess(slot, name, process, log)
@@ -120,7 +120,7 @@ class Replicas:
         self._restart(replica, 0.0)
 
     def stop(self, replica: ReplicaProcess, for_s: float) -> None:
-        """All of it, Java and lanes included."""
+        """Stop the replica with all its processes, Java and lanes included."""
         replica.stopped = stop_tree(replica.process.pid)
         replica.resume_s = time.monotonic() + for_s
 
@@ -129,11 +129,11 @@ class Replicas:
         self._wake(replica)
 
     def end(self, replica: ReplicaProcess) -> None:
-        """Tell it to end, and wait."""
+        """Tell the replica to end, and wait for its end."""
         self._see_end(replica, self._tell_to_end(replica))
 
     def _tell_to_end(self, replica: ReplicaProcess) -> list[TreeProcess]:
-        """All that belongs to it."""
+        """Send SIGTERM; return all processes of the replica."""
         self.running.pop(replica.slot, None)
         if replica.stands_still():
             self.resume(replica)
@@ -148,11 +148,11 @@ class Replicas:
             replica.process.kill()
             replica.process.wait()
             self.ended.append(Ended(replica.name, 0, f"did not end within {TERM_S_MAX:g} s"))
-        send(tree, signal.SIGKILL)  # what it has left behind
+        send(tree, signal.SIGKILL)  # the processes that it left behind
         with suppress(ProcessLookupError):
             os.killpg(replica.process.pid, signal.SIGKILL)
 
-    # Keeping up with them
+    # Looking after them
 
     def tick(self) -> None:
         now_s = time.monotonic()
@@ -169,15 +169,15 @@ class Replicas:
             self.start(slot)
 
     def wake_zombies(self) -> None:
-        """Those that a fail point has stopped go on."""
+        """Resume the replicas that a fail point has stopped."""
         for replica in self.running.values():
             if replica.resume_s is not None and ":stop" in replica.fail:
                 self.resume(replica)
 
     def end_all(self) -> None:
         self._due.clear()
-        told = [(replica, self._tell_to_end(replica)) for replica in list(self.running.values())]
-        for replica, tree in told:
+        ending = [(replica, self._tell_to_end(replica)) for replica in list(self.running.values())]
+        for replica, tree in ending:
             self._see_end(replica, tree)
 
     def kill_all(self) -> None:
@@ -187,7 +187,7 @@ class Replicas:
         send(self._left, signal.SIGKILL)
 
     def left_behind(self) -> list[int]:
-        """The processes of those who were killed that are still there."""
+        """The pids of processes that killed replicas left behind and that still exist."""
         return [each.pid for each in self._left if is_there(each)]
 
     def _note_end(self, replica: ReplicaProcess, now_s: float) -> None:
@@ -205,8 +205,8 @@ class Replicas:
             self._due[replica.slot] = at_s
 
     def _wake(self, replica: ReplicaProcess) -> None:
-        """With all that belongs to it. What belonged to one that is gone ends by itself, but not
-        if it was stopped with it."""
+        """Resume the replica with all its processes. Those of a dead replica end by themselves, but
+        only if they are not stopped."""
         send(replica.stopped, signal.SIGCONT)
         replica.stopped = []
         with suppress(ProcessLookupError):

@@ -1,4 +1,4 @@
-"""What a group's computation remembers, as it is stored."""
+"""The stored state of a computation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _decode = msgspec.msgpack.Decoder().decode
 
 
 def stored_state(hub: Hub, group: str, inputs: tuple[str, ...]) -> StoredState:
-    """By shard; shards without any are left out."""
+    """The state by shard, without shards that have none."""
     found: StoredState = {}
     for name in inputs:
         info = hub.stream(name).info
@@ -25,6 +25,6 @@ def stored_state(hub: Hub, group: str, inputs: tuple[str, ...]) -> StoredState:
             prefix = store_keys.state_prefix(group, info.id, shard.index)
             rows = [state_entry(row.value) for _, row in hub.backend.scan(prefix)]
             if rows:
-                told = {key.decode(): _decode(value) for key, value in rows}
-                found[ShardId(name, shard.index)] = told
+                entries = {key.decode(): _decode(value) for key, value in rows}
+                found[ShardId(name, shard.index)] = entries
     return found
