@@ -6,11 +6,13 @@ SEED ?=
 SEEDS ?= 100
 SECONDS ?= 60
 RECORDS ?= 100000
-CONTRACTS := backends/test_contract.py backends/lmdb/test_golden.py codec
-STORE := core backends/lmdb backends/test_contract.py codec process streams groups consumers lanes hub ops harness/simulator harness/live
-DOORS := tools harness/proof cli test_docs.py
+# Which tests run where; tests/test_makefile.py sees to it that each runs once.
+GOLDEN := backends/lmdb/test_golden.py
+CONTRACTS := backends/test_contract.py $(GOLDEN) codec
 KAFKA := contract native log copying reading lag settings
-LATER := backends/lmdb backends/kafka engines spark $(DOORS)
+DOORS := tools testing harness/proof cli test_docs.py
+BESIDE := backends/kafka engines spark $(DOORS)
+LATER := backends/lmdb $(BESIDE)
 comma := ,
 space := $(subst ,, )
 WHOLE := $(subst $(space),$(comma),$(patsubst %,*/core/%.py,$(patsubst %,groups/%,machine draft group events allocators even_shares seat silence checkpoint handed_out group_bytes journal) byte_fields $(patsubst %,computations/%,dispatch policy attempts)))
@@ -22,7 +24,7 @@ help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-8s %s\n", $$1, $$2}'
 
 .PHONY: setup
-setup: $(STAMP) ## Make .venv, install what is pinned, say what later parts need
+setup: $(STAMP) ## Make .venv, install the pinned requirements, say what optional parts still need
 	@$(BIN)/python -m headrace.ops.needs
 
 $(STAMP): requirements/dev.txt pyproject.toml hatch_build.py src/headrace/backends/kafka/client/columns.c
@@ -35,7 +37,7 @@ $(STAMP): requirements/dev.txt pyproject.toml hatch_build.py src/headrace/backen
 	@touch $@
 
 .PHONY: demo
-demo: $(STAMP) ## Three stages on Spark: kill a replica, stop another, add a fourth, and prove it: two minutes
+demo: $(STAMP) ## Three stages on Spark: kill a replica, stop another, add a fourth, prove the result: two minutes
 	$(BIN)/headrace demo $(if $(SEED),--seed $(SEED))
 
 .PHONY: check
@@ -62,15 +64,15 @@ test: $(STAMP) check ## Everything, Spark, Kafka, kills and damaged files includ
 
 .PHONY: test-kafka test-brokers test-engine test-store test-doors test-spark
 test-store: $(STAMP)
-	$(BIN)/python -m pytest -q -m "not slow" tests/backends/lmdb
-	$(BIN)/python -m pytest -q -m slow $(patsubst %,tests/%,$(STORE))
+	$(BIN)/python -m pytest -q -m "not slow" tests/backends/lmdb --ignore=tests/$(GOLDEN)
+	$(BIN)/python -m pytest -q -m slow $(patsubst %,--ignore=tests/%,$(BESIDE))
 test-engine: $(STAMP)
 	$(BIN)/python -m pytest -q -m "not slow" tests/engines
 	$(BIN)/python -m pytest -q -m slow tests/engines
-test-spark: $(STAMP) # Last, when there is little beside it: lanes that are not hurt must not pause.
+test-spark: $(STAMP) # Last, beside little else: a lane that is not hurt must not pause.
 	$(BIN)/python -m pytest -q -m "not slow" tests/spark
 	$(BIN)/python -m pytest -q -m slow tests/spark
-test-kafka: $(STAMP) # This and the next wait for brokers most of the time: others run beside them.
+test-kafka: $(STAMP) # These two wait for brokers most of the time: other targets run beside them.
 	$(BIN)/python -m pytest -q $(patsubst %,tests/backends/kafka/test_%.py,$(KAFKA))
 test-brokers: $(STAMP)
 	$(BIN)/python -m pytest -q tests/backends/kafka $(patsubst %,--ignore=tests/backends/kafka/test_%.py,$(KAFKA))
@@ -78,12 +80,12 @@ test-doors: $(STAMP)
 	$(BIN)/python -m pytest -q $(patsubst %,tests/%,$(DOORS))
 
 .PHONY: cover
-cover: $(STAMP) ## Every branch of the group machine, the dispatcher and more, by the core tests alone
+cover: $(STAMP) ## Every branch of the group machine, the dispatch machine and more, by the core tests alone
 	$(BIN)/coverage run -m pytest -q tests/core/groups tests/core/computations
 	$(BIN)/coverage report --include='$(WHOLE)' --show-missing --fail-under=100
 
 .PHONY: sim
-sim: $(STAMP) ## Simulate groups under faults: make sim SEEDS=400, or one again: make sim SEED=7
+sim: $(STAMP) ## Simulate groups and dispatch under faults: make sim SEEDS=400, or one seed: make sim SEED=7
 	$(BIN)/python -m tests.harness.simulator $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
 
 .PHONY: live
@@ -91,15 +93,15 @@ live: $(STAMP) ## Hurt real members and producers on one hub: make live SECONDS=
 	$(BIN)/python -m tests.harness.live --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 .PHONY: engines
-engines: $(STAMP) ## The whole contract of engines, on lanes that are processes too: five minutes
+engines: $(STAMP) ## The whole contract of engines, on threads and on processes: five minutes
 	$(BIN)/python -m pytest -q tests/engines/test_threads.py tests/engines/every_process.py
 
 .PHONY: prove
-prove: $(STAMP) ## Kill replicas of a topology at every fail point, 10^5 records each: make prove SEED=7
+prove: $(STAMP) ## Kill replicas of a topology at every fail point, 100,000 records each: make prove SEED=7
 	$(BIN)/python -m tests.harness.proof --records $(RECORDS) $(if $(SEED),--seed $(SEED))
 
 .PHONY: outages
-outages: $(STAMP) ## Kill and stop a Kafka broker under load, at more moments than make test does: ten minutes
+outages: $(STAMP) ## Kill and stop a Kafka broker under load, at more moments than make test: ten minutes
 	HEADRACE_ALL_OUTAGES=1 $(BIN)/python -m pytest -q tests/backends/kafka/test_outages.py
 
 .PHONY: faults
@@ -107,12 +109,12 @@ faults: $(STAMP) ## Kill, cut the power and damage files with another seed: make
 	$(if $(SEED),HEADRACE_SEED=$(SEED)) $(BIN)/python -m pytest -q -m slow tests/backends/lmdb
 
 .PHONY: bench
-bench: $(STAMP) ## Measure against raw LMDB and a file of lines, and the group machine
+bench: $(STAMP) ## Measure the log against raw LMDB and a file of lines, and the group machine
 	$(BIN)/headrace bench log
 	$(BIN)/headrace bench groups
 
 .PHONY: format
-format: $(STAMP) ## Put the code into shape
+format: $(STAMP) ## Format the code and apply the fixes of the linter
 	$(BIN)/ruff format src tests examples hatch_build.py
 	$(BIN)/ruff check --fix src tests examples hatch_build.py
 

@@ -1,4 +1,4 @@
-"""What tests of several rooms share."""
+"""Fixtures that tests of several rooms share."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ settings.register_profile("steady", deadline=None, suppress_health_check=[Health
 settings.load_profile("steady")
 
 SPARK_LANES = 14
-"""For all lanes that tests run at once, those just killed included."""
+"""Enough for all lanes that tests run at once, also those just killed."""
 SPARK_CONF = {"spark.python.worker.reuse": "true"}
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """One for all tests: starting it takes ten seconds. Its workers serve one lane after the other,
-    as in sessions that are not ours, which is harder."""
+    """One session for all tests: its start takes ten seconds. Its workers serve one lane after the
+    other, as in a session that a user has made, which is harder."""
     with spark_session(SPARK_LANES, SparkSettings(conf=SPARK_CONF)) as session:
         yield session
 
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """With all five listeners. Whoever kills it starts it again."""
+    """One broker with all five listeners. A test that kills it starts it again."""
     with Broker(tmp_path_factory.mktemp("kafka") / "broker", secure=True) as started:
         yield started

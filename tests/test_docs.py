@@ -1,4 +1,5 @@
-"""Every Python and shell block of README and docs is run, and every example."""
+"""Every Python and shell block of README and docs is run, every Python block of CONTRIBUTING, and
+every example."""
 
 from __future__ import annotations
 
@@ -17,12 +18,13 @@ from headrace.backends.lmdb.backend import LmdbBackend
 from headrace.core.capabilities import CAPABILITIES
 from headrace.process.failpoints import POINTS
 from tests import file_map
+from tests.doc_blocks import blocks, python_blocks
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
-_BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\((?!https?:)([^)#]+)\)")
 
 
@@ -38,19 +40,24 @@ def _run(command: list[str], cwd: Path) -> str:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_what_a_page_shows_works(page: Path, tmp_path: Path) -> None:
-    blocks = _BLOCK.findall(page.read_text())
-    python = "\n".join(code for language, code in blocks if language == "python")
+    python = "\n".join(python_blocks(page))
     if python:
         _run([sys.executable, "-c", python], tmp_path)
-    for language, code in blocks:
+    for language, code in blocks(page):
         if language == "sh":
             _run(["bash", "-euo", "pipefail", "-c", code], tmp_path)
 
 
+@pytest.mark.parametrize("code", python_blocks(CONTRIBUTING), ids=["codec", "backend"])
+def test_a_test_module_shown_to_contributors_passes(code: str, tmp_path: Path) -> None:
+    (tmp_path / "test_shown.py").write_text(code)
+    shown = _run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"], tmp_path)
+    assert " passed" in shown
+
+
 def test_the_consumer_of_the_readme_is_short() -> None:
     """Three steps, ten lines: what runs is what `test_what_a_page_shows_works` runs."""
-    page = (ROOT / "README.md").read_text()
-    _, code = _BLOCK.findall(page.partition("\n## Consume in three steps\n")[2])[0]
+    code = blocks(ROOT / "README.md", "Consume in three steps")[0].code
     lines = [line for line in code.splitlines() if line]
     assert len(lines) <= 10
     assert [step for step in ("1.", "2.", "3.") if f"# {step}" in code] == ["1.", "2.", "3."]
@@ -62,7 +69,7 @@ def test_an_example_runs(example: Path, tmp_path: Path) -> None:
     assert _run([sys.executable, str(example)], tmp_path)
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*PAGES, CONTRIBUTING], ids=lambda page: page.name)
 def test_a_page_links_to_what_exists(page: Path) -> None:
     broken = [link for link in _LINK.findall(page.read_text()) if not (page.parent / link).exists()]
     assert not broken

@@ -1,5 +1,5 @@
-"""A real cluster of Spark on this machine, from what pip installs: a master and some workers, of
-loopback only. Whatever belongs to it is killed at the end."""
+"""A real Spark cluster on this machine, from the pip package: a master and some workers, on
+loopback only. All its processes are killed at the end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headrace.testing.children import until
 
 LOOPBACK = "127.0.0.1"
 EXECUTOR_MEMORY = "512m"
-"""A little more than the least that Spark accepts."""
+"""A little more than the minimum that Spark accepts."""
 WORKER_MEMORY = "600m"
 BEGUN_S = 60.0
 
@@ -27,7 +27,7 @@ _MASTER = "org.apache.spark.deploy.master.Master"
 _WORKER = "org.apache.spark.deploy.worker.Worker"
 _EXECUTOR = b"CoarseGrainedExecutorBackend"
 _MARK = "HEADRACE_TEST_CLUSTER"
-"""In the environment of all processes of a cluster, those of its executors included."""
+"""In the environment of all processes of a cluster, also of its executors."""
 _KEPT = ("PATH", "JAVA_HOME", "LD_LIBRARY_PATH", "TMPDIR", "HOME", "PYTHONPATH")
 _LOADED_AT = re.compile(r"Starting Spark master at (spark://\S+)")
 _REGISTERED = "Successfully registered with master"
@@ -56,7 +56,7 @@ class Daemon:
     def pid(self) -> int:
         return self.process.pid
 
-    def said(self) -> str:
+    def log_text(self) -> str:
         return self.log.read_text(errors="replace")
 
     def kill(self) -> None:
@@ -66,7 +66,7 @@ class Daemon:
 
 @contextmanager
 def spark_cluster(directory: Path, *, workers: int = 2, cores: int = 2) -> Iterator[SparkCluster]:
-    """Its workers are registered; what its daemons and executors say is in the directory."""
+    """A cluster with registered workers; the logs of daemons and executors are in the directory."""
     cluster = SparkCluster(directory, cores)
     try:
         cluster.start(workers)
@@ -87,8 +87,13 @@ class SparkCluster:
     def start(self, workers: int) -> None:
         self._directory.mkdir(parents=True, exist_ok=True)
         self.master = self._daemon(_MASTER, "--host", LOOPBACK, "--port", "0", "--webui-port", "0")
-        until(lambda: _LOADED_AT.search(self.master.said()), "a master", BEGUN_S, self.master.said)
-        found = _LOADED_AT.search(self.master.said())
+        until(
+            lambda: _LOADED_AT.search(self.master.log_text()),
+            "a master",
+            BEGUN_S,
+            self.master.log_text,
+        )
+        found = _LOADED_AT.search(self.master.log_text())
         assert found is not None
         self.url = found[1]
         added = [self._worker() for _ in range(workers)]
@@ -101,7 +106,7 @@ class SparkCluster:
         return worker
 
     def executors(self) -> dict[int, Daemon]:
-        """The processes of executors that live, and whose they are."""
+        """The pids of running executors, and the worker of each."""
         return {
             pid: worker
             for worker in self.workers
@@ -110,7 +115,7 @@ class SparkCluster:
         }
 
     def executor_above(self, pid: int) -> int | None:
-        """The one that this process belongs to."""
+        """The pid of the executor that this process belongs to."""
         executors = self.executors()
         above: int | None = pid
         while above is not None and above not in executors:
@@ -118,7 +123,7 @@ class SparkCluster:
         return above
 
     def kill_all(self) -> None:
-        """Until none is left: an executor may be starting one while it is killed."""
+        """Kill until no process is left: an executor may start another while it is killed."""
 
         def killed() -> bool:
             for pid in self.processes():
@@ -131,7 +136,7 @@ class SparkCluster:
             daemon.process.wait()
 
     def processes(self) -> list[int]:
-        """All of them, orphans too."""
+        """The pids of all processes of the cluster, orphans too."""
         mark = f"{_MARK}={self._mark}".encode()
         return [pid for pid in _pids() if mark in _read(pid, "environ").split(b"\0")]
 
@@ -145,20 +150,22 @@ class SparkCluster:
         return worker
 
     def _wait_for(self, worker: Daemon) -> None:
-        until(lambda: _REGISTERED in worker.said(), "it is registered", BEGUN_S, worker.said)
+        until(
+            lambda: _REGISTERED in worker.log_text(), "it is registered", BEGUN_S, worker.log_text
+        )
 
     def _daemon(self, name: str, *arguments: str) -> Daemon:
         java = shutil.which("java", path=_java_path())
         assert java is not None, "no java"
         log = self._directory / f"daemon-{self._started}.log"
         self._started += 1
-        with log.open("wb") as said:
+        with log.open("wb") as output:
             process = subprocess.Popen(
                 [java, *_JAVA, "-cp", f"{_spark_home()}/jars/*", name, *arguments],
                 cwd=self._directory,
                 env=self._environment(),
                 stdin=subprocess.DEVNULL,
-                stdout=said,
+                stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
@@ -168,7 +175,7 @@ class SparkCluster:
         kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
         return kept | {
             "SPARK_HOME": _spark_home(),
-            "SPARK_SCALA_VERSION": "2.13",  # else executors look for the build of a developer
+            "SPARK_SCALA_VERSION": "2.13",  # else executors look for a developer's build
             "SPARK_LOCAL_IP": LOOPBACK,
             "SPARK_LOCAL_DIRS": str(self._directory / "scratch"),
             _MARK: self._mark,
@@ -180,7 +187,7 @@ def children(pid: int) -> list[int]:
 
 
 def parent(pid: int) -> int | None:
-    """None: it is gone."""
+    """The pid of the parent process; None if the process is gone."""
     fields = _read(pid, "stat").rpartition(b")")[2].split()
     return int(fields[1]) if fields else None
 

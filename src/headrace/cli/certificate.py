@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.cli import render
-from headrace.tools.proof.certificate import Certificate, Line
+from headrace.tools.proof.certificate import Certificate, StreamLine
 
 NAME_CHARS_MAX = 30
 
@@ -68,7 +68,7 @@ def _counted(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-def _row(each: Line) -> list[str]:
+def _row(each: StreamLine) -> list[str]:
     values = (
         each.stream, each.records_in, each.records_out, each.lost, each.doubled, each.out_of_order,
         each.unexpected, _ms(each.longest_gap_ms), _ms(each.longest_shard_gap_ms), each.compared,
@@ -81,7 +81,7 @@ def _ms(gap_ms: int | None) -> str | None:
     return None if gap_ms is None else f"{gap_ms} ms"
 
 
-def _cells(each: Line) -> list[Text]:
+def _cells(each: StreamLine) -> list[Text]:
     return [Text(cell) for cell in _row(each)]
 
 

@@ -17,7 +17,7 @@ from headrace.cli.demo_view import Lines, Screen, drawn_svg
 from headrace.cli.prove import check_engine, proved
 from headrace.cli.spark import ENGINES
 from headrace.cli.streams import as_json
-from headrace.tools.demo.scene import Eye, Scene
+from headrace.tools.demo.scene import Scene, SceneMaker
 from headrace.tools.demo.script import RECORDS, REPLICAS, SECONDS, SHARDS, order
 from headrace.tools.proof.engine_choice import LOCAL, SPARK
 from headrace.tools.proof.proof import Order, ProofProgress
@@ -74,12 +74,12 @@ class _Watching:
         self.latest = Scene.empty(order.records)
         self.told: list[dict[str, Any]] = []
         """What happened, and who held which shards then."""
-        self._eye = Eye([each.name for each in order.loaded.topology.computations])
+        self._scenes = SceneMaker([each.name for each in order.loaded.topology.computations])
         self._busy = self.latest
         """The last scene with records still to come."""
 
     def tell(self, progress: ProofProgress) -> None:
-        self.latest = scene = self._eye.look(progress, time.monotonic())
+        self.latest = scene = self._scenes.look(progress, time.monotonic())
         if scene.records < scene.records_all:
             self._busy = scene
         shards = {row.name: row.shards for row in scene.replicas if any(row.shards.values())}

@@ -27,7 +27,7 @@ from headrace.lanes.loading import load_topology
 from headrace.spark.session.needs import check_java, check_packages
 from headrace.tools.proof.certificate import Certificate
 from headrace.tools.proof.engine_choice import LOCAL, PROCESSES, SPARK
-from headrace.tools.proof.proof import Order, Proof, ProofProgress, Tell
+from headrace.tools.proof.proof import Order, ProofProgress, ProofRun, Tell
 from headrace.tools.proof.sample import Example, read_sample
 from headrace.tools.proof.scratch import real_streams
 
@@ -86,7 +86,7 @@ def prove(
         kills=kills,
         records=records,
         replicas=replicas,
-        manner=SPARK if engine == "spark" else PROCESSES if processes else LOCAL,
+        engine=SPARK if engine == "spark" else PROCESSES if processes else LOCAL,
         samples=_samples(samples, loaded.topology),
         real=real_streams(hub),
     )
@@ -112,7 +112,7 @@ def proved(order: Order, tell: Tell) -> tuple[Certificate, str | None]:
     kept = False
     try:
         with ended_by_sigterm():
-            certificate = Proof(order, scratch, tell).certificate()
+            certificate = ProofRun(order, scratch, tell).certificate()
         kept = not certificate.clean
     finally:
         if not kept:

@@ -1,1 +1,2 @@
-"""Test what you build: contracts for backends, codecs and engines."""
+"""Contracts that your own backends, codecs and engines can pass; needs the extra
+``headrace[testing]``."""

@@ -1,4 +1,4 @@
-"""Real processes for fault tests: a clean environment, always reaped, waited for with a bound."""
+"""Child processes for tests: with a clean environment, always reaped, awaited with a time limit."""
 
 from __future__ import annotations
 
@@ -18,22 +18,24 @@ SEED_VARIABLE = "HEADRACE_SEED"
 SEED_DEFAULT = "20"
 LOOK_S = 0.005
 
-_KEPT = ("PATH", "LD_LIBRARY_PATH", "TMPDIR", "HOME")
+_KEPT = ("PATH", "LD_LIBRARY_PATH", "TMPDIR", "HOME", "PYTHONPATH")
+"""The variables that a child inherits. With the last it loads the same code as its parent."""
 
 
 def seed() -> str:
-    """What every random choice of a run comes from."""
+    """The seed of all random choices of a run."""
     return os.environ.get(SEED_VARIABLE, SEED_DEFAULT)
 
 
 def dice(purpose: str, chosen: str | None = None) -> random.Random:
+    """A random generator for one purpose, from the seed of the run or from a chosen one."""
     return random.Random(f"{seed() if chosen is None else chosen} {purpose}")
 
 
 def until(
     condition: Callable[[], object], what: str, within_s: float = 30.0, state: object = ""
 ) -> None:
-    """Wait for a condition; give up with what was waited for and what there was."""
+    """Wait for a condition. The error names what was awaited, and the state."""
     end = time.monotonic() + within_s
     while not condition():
         if time.monotonic() > end:
@@ -43,7 +45,7 @@ def until(
 
 
 class Child:
-    """A process of this interpreter; killed and reaped when the block ends."""
+    """A process of this Python. It is killed and reaped when the ``with`` block ends."""
 
     def __init__(
         self, arguments: Sequence[str], *, fail: str = "", extra: dict[str, str] | None = None
@@ -66,7 +68,7 @@ class Child:
         return self.process.pid
 
     def line(self) -> str:
-        """The next line it prints, without its end; what it complained of if there is none."""
+        """The next line that the child prints. If it ended, the error shows its standard error."""
         assert self.process.stdout is not None
         got = self.process.stdout.readline()
         if not got:
@@ -78,16 +80,17 @@ class Child:
         return got.rstrip("\n")
 
     def tell(self, text: str = "") -> None:
+        """Write a line to the standard input of the child."""
         assert self.process.stdin is not None
         self.process.stdin.write(text + "\n")
         self.process.stdin.flush()
 
     def ended(self, within_s: float = 60.0) -> int:
-        """Its exit code, negative for the signal that ended it."""
+        """The exit code of the child, negative if a signal ended it."""
         return self.process.wait(within_s)
 
     def output(self, within_s: float = 120.0) -> str:
-        """All it printed, once it ended well."""
+        """All that the child printed, once it has ended with code 0."""
         out, complaints = self.process.communicate(timeout=within_s)
         assert self.process.returncode == 0, f"{self.process.returncode}: {complaints[-2000:]}"
         return out
@@ -114,7 +117,7 @@ class Child:
             if pipe is not None and not pipe.closed:
                 try:
                     pipe.close()
-                except BrokenPipeError:  # it died with something unread in its input
+                except BrokenPipeError:  # the child died with unread input
                     continue
 
 

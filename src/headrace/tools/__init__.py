@@ -1,1 +1,1 @@
-"""Commands that prove, show and measure: proof, demo, benchmarks, a Kafka node."""
+"""The commands that prove, show and measure: proof, demonstration, benchmarks, a Kafka node."""

@@ -36,12 +36,12 @@ def test_the_power_checker_finds_a_hub_that_does_not_sync() -> None:
 def test_every_commit_is_flushed_before_its_index_page_is_written_through(tmp_path: Path) -> None:
     recorded = power.trace(tmp_path / "hub", tmp_path, 20)
     listed = list(power.events(recorded))
-    index = [i for i, e in enumerate(listed) if isinstance(e, power.Write) and e.synced]
+    index = [i for i, e in enumerate(listed) if isinstance(e, power.DiskWrite) and e.synced]
     assert len(index) >= 20
     for at in index:
-        assert isinstance(listed[at - 1], power.Flush)
-    told = [i for i, e in enumerate(listed) if isinstance(e, power.Said) and e.what == "done"]
-    assert all(isinstance(listed[at - 1], power.Write) for at in told)
+        assert isinstance(listed[at - 1], power.DiskFlush)
+    told = [i for i, e in enumerate(listed) if isinstance(e, power.WriterNote) and e.what == "done"]
+    assert all(isinstance(listed[at - 1], power.DiskWrite) for at in told)
 
 
 def test_an_environment_is_opened_with_every_sync_and_without_a_writable_map(

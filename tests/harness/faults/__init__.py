@@ -1,1 +1,1 @@
-"""Things going wrong on purpose: kills, power loss, damaged files, mutated input."""
+"""Injected faults: kills, power loss, damaged files, mutated input."""

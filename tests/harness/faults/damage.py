@@ -1,7 +1,7 @@
-"""Damage at rest: flipped bits, zeroed, exchanged and missing pages, files cut short.
+"""Damaged files: flipped bits, zeroed, exchanged and missing pages, files cut short.
 
-Of each damaged copy every record is read, and one appended. What was delivered must be what was
-appended; what is missing must have been named by an error of ours; and the process must live.
+Every record of each damaged copy is read, and one is appended. A delivered record must be the one
+that was appended, an error of ours must name a missing record, and the process must survive.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headrace.backends.opening import in_one_place
 from headrace.core.errors import BadBatch, Damaged, HeadraceError, Refused
 from headrace.core.model import StreamInfo
 from headrace.testing.children import dice, seed
-from tests.harness.faults.images import Outcome, judge, run_workers, scratch
+from tests.harness.faults.images import ImagesOutcome, judge, run_workers, scratch
 
 SINGLE, MANY = "faults/single", "faults/many"
 SHARDS = 2
@@ -28,7 +28,7 @@ SINGLES = 120
 BATCHES, BATCH_RECORDS = 12, 60
 PAGE = 4096
 
-Records = dict[tuple[str, int, int], bytes]
+Contents = dict[tuple[str, int, int], bytes]
 Damage = tuple[str, bytes]
 
 KINDS = {
@@ -41,12 +41,12 @@ KINDS = {
     "page over another": 2,
     "cut short": 4,
 }
-"""How often each kind of damage comes, relative to the others."""
+"""How often each kind of damage is drawn, relative to the others."""
 
 
 def make(directory: Path) -> None:
-    """A small hub with all kinds of pages: rows and Arrow, inside pages and over several, free
-    ones."""
+    """Make a small hub with all kinds of pages: rows and Arrow, in one page and over several, free
+    pages."""
     with headrace.open(directory) as hub:
         single = hub.create_stream(SINGLE, shards=SHARDS)
         for number in range(SINGLES):
@@ -65,8 +65,8 @@ def make(directory: Path) -> None:
         hub.delete_stream("faults/gone")
 
 
-def expected() -> Records:
-    records: Records = {}
+def expected() -> Contents:
+    records: Contents = {}
     for number in range(SINGLES):
         records[SINGLE, number % SHARDS, number // SHARDS] = b"single %d" % number
     for batch in range(BATCHES):
@@ -113,8 +113,8 @@ def _flip(image: bytearray, at: int, random: random.Random) -> None:
     image[at] ^= 1 << random.randrange(8)
 
 
-def outcome_of(hub: Path, right: Records) -> tuple[str, str]:
-    """``detected``, ``harmless``, or what is wrong."""
+def outcome_of(hub: Path, right: Contents) -> tuple[str, str]:
+    """``detected``, ``harmless``, or a kind of failure with a text."""
     try:
         backend = LmdbBackend(hub, create=False, map_bytes=2**26, maintain=False)
     except (Damaged, Refused):
@@ -127,22 +127,22 @@ def outcome_of(hub: Path, right: Records) -> tuple[str, str]:
         if any(right[place] != data for place, data in found.items()):
             return "wrong", "a record differs from what was appended"
         if missing:
-            return "lost", f"{len(missing)} records are missing and nobody says so"
+            return "lost", f"{len(missing)} records are missing without an error"
         _go_on(backend)
     except (Damaged, Refused):
         return "detected", ""
     except HeadraceError as why:
         return "misnamed", f"{type(why).__name__}: {why}"
-    except Exception as why:  # a raw error is what this looks for
+    except Exception as why:  # an error that is not ours is a finding
         return "raw", f"{type(why).__name__}: {why}"
     finally:
         backend.close()
     return ("detected", "") if named else ("harmless", "")
 
 
-def _read(backend: LmdbBackend) -> tuple[Records, set[tuple[str, int, int]]]:
-    """What is delivered, and what an error said is not."""
-    found: Records = {}
+def _read(backend: LmdbBackend) -> tuple[Contents, set[tuple[str, int, int]]]:
+    """The records that were delivered, and those that an error named."""
+    found: Contents = {}
     named: set[tuple[str, int, int]] = set()
     for name in (SINGLE, MANY):
         info = backend.stream(name)
@@ -164,7 +164,7 @@ def _read(backend: LmdbBackend) -> tuple[Records, set[tuple[str, int, int]]]:
 
 
 def _go_on(backend: LmdbBackend) -> None:
-    """Writing and tidying touch what reading does not: lists of free pages, for one."""
+    """Write and tidy: this uses what reading does not, for instance the list of free pages."""
     hub = headrace.Hub(in_one_place(backend))
     stream = hub.stream(SINGLE)
     for number in range(3):
@@ -176,8 +176,8 @@ def _go_on(backend: LmdbBackend) -> None:
     stream.append(b"and again", shard=0)
 
 
-def survive(wanted: int, *, without: str = "") -> Outcome:
-    """Judge so many damaged copies; ``without`` one defence, to see what it is for."""
+def survive(wanted: int, *, without: str = "") -> ImagesOutcome:
+    """Judge ``wanted`` damaged copies; ``without`` switches off one defence, to show its use."""
     with scratch() as place:
         make(place / "hub")
         whole = place / "hub" / "data.mdb"

@@ -1,7 +1,7 @@
-"""Mutated input for every decoder: only our errors, no crash, no hang.
+"""Mutated input for every decoder: it raises only our errors, and does not crash or hang.
 
-Stored bytes get a right checksum after the mutation, so that what stands behind it is reached too.
-Each decoder is tried in a process of its own with little memory, which may die.
+Stored bytes get a right checksum after the mutation, so that the code behind the check is reached
+too. Each decoder runs in a process of its own with little memory, which may die.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ from headrace.core.quantities import go_duration_ns, seconds, size_bytes
 from headrace.core.records.batch import Batch
 from headrace.core.records.row import Row
 from headrace.core.records.to_arrow import arrow_of
-from headrace.testing.children import Child, dice
+from headrace.testing.children import dice
+from tests.harness.children import harness_child
 
 MEMORY_BYTES = 3 * 2**30
 SLOW_S = 2.0
@@ -64,7 +65,7 @@ _INTERESTING = (b"\0", b"\xff", b"\x7f", b"\x80", b"\xff\xff\xff\x7f", b"\0\0\0\
 
 class Decoder(NamedTuple):
     whole: list[bytes]
-    """Right inputs, to begin with."""
+    """Valid inputs, from which mutants are made."""
     decode: Callable[[bytes], object]
 
 
@@ -87,7 +88,7 @@ def _stored(count: int) -> bytes:
 def _decoded_batch(value: bytes) -> object:
     if len(value) >= batches.HEADER.size:
         head, payload = value[: batches.HEADER.size - 4], value[batches.HEADER.size :]
-        # The length too, or nearly every mutant would end there.
+        # The length is set right too: else nearly every mutant would fail there.
         head = head[:44] + len(payload).to_bytes(4, "little") + head[48:]
         crc = zlib.crc32(_KEY, zlib.crc32(head, zlib.crc32(payload)))
         value = head + crc.to_bytes(4, "little") + payload
@@ -129,7 +130,7 @@ _ENTRY_HEAD = 19
 
 
 def _entries() -> list[bytes]:
-    """Each as its head and what is packed behind it."""
+    """Entries of the journal: each is its head and its unpacked content."""
     events: list[Event] = [
         Join("ann", 7, (_ORDERS,), balanced, order=True),
         Heartbeat("bob", 8, 1, 2, {ShardId("a/b", 0): 3, ShardId("c", 1): 4}),
@@ -200,8 +201,8 @@ def mutated(whole: bytes, random: random.Random) -> bytes:
 
 
 def fuzz(name: str, mutants: int) -> Fuzzed:
-    """Try one decoder in a process of its own."""
-    with Child(["-m", __name__, name, str(mutants)]) as child:
+    """Run one decoder on mutants in a process of its own."""
+    with harness_child(__name__, name, str(mutants)) as child:
         return Fuzzed(*json.loads(child.output(within_s=240)))
 
 
@@ -222,7 +223,7 @@ def _run(name: str, mutants: int) -> Fuzzed:
             accepted += 1
         except HeadraceError:
             refused += 1
-        except BaseException as why:  # anything else is what this looks for
+        except BaseException as why:  # every other error is a finding
             wrong.append(f"{type(why).__name__}: {why} for {value[:200].hex()}")
         took_s = time.monotonic() - began
         if took_s > SLOW_S:

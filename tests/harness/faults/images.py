@@ -1,7 +1,7 @@
-"""Many damaged copies of a hub, each opened by a process that may die of it.
+"""Images: many damaged copies of a hub, each opened by a worker process that may die of it.
 
-Workers take the images in turn and write the number of each before they open it, so that a death
-has a name; a worker that died is followed by one that begins behind it.
+Workers take the images in turn and write the number of each image before they open it, so that a
+death shows its image. A worker that died is followed by one that begins at the next image.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.testing.children import Child
+from tests.harness.children import harness_child
 
 WORKERS = 2
 
 
 @dataclass
-class Outcome:
-    """What became of all images: how many of each kind, and the bad ones one by one."""
+class ImagesOutcome:
+    """The outcome of all images: how many of each kind, and each bad image."""
 
     seen: Counter[str] = field(default_factory=Counter)
     bad: list[str] = field(default_factory=list)
@@ -35,9 +36,11 @@ class Outcome:
         return self.seen.total()
 
 
-def run_workers(module: str, arguments: list[str], extra: dict[str, str] | None = None) -> Outcome:
-    """Let workers ``python -m module check …`` judge all images between them."""
-    outcome = Outcome()
+def run_workers(
+    module: str, arguments: list[str], extra: dict[str, str] | None = None
+) -> ImagesOutcome:
+    """Let workers, each ``python -m MODULE check …``, share and judge all images."""
+    outcome = ImagesOutcome()
     began = time.monotonic()
     with scratch() as place:
         running = [_Worker(module, arguments, turn, place, extra) for turn in range(WORKERS)]
@@ -62,25 +65,24 @@ class _Worker:
         self._place = place / str(turn)
         self._place.mkdir()
         self._extra = extra
-        self._told = self._place / "told"
+        self._results = self._place / "results"
         self._child = self._started(0)
 
     def _started(self, first: int) -> Child:
-        own = ["-m", self._module, "check", *self._arguments]
-        own += [str(self._place), str(self._turn), str(WORKERS), str(first)]
-        return Child(own, extra=self._extra)
+        own = [str(self._place), str(self._turn), str(WORKERS), str(first)]
+        return harness_child(self._module, "check", *self._arguments, *own, extra=self._extra)
 
-    def finish(self, outcome: Outcome) -> None:
+    def finish(self, outcome: ImagesOutcome) -> None:
         while True:
             with self._child as child:
                 out, complaints = child.process.communicate(timeout=600)
                 code = child.process.returncode
-            for line in self._told.read_text().splitlines() if self._told.exists() else ():
+            for line in self._results.read_text().splitlines() if self._results.exists() else ():
                 kind, image, text = json.loads(line)
                 outcome.seen[kind] += 1
                 if text:
                     outcome.bad.append(f"image {image}: {kind}: {text}")
-            self._told.unlink(missing_ok=True)
+            self._results.unlink(missing_ok=True)
             if code == 0:
                 return
             at = (self._place / "at").read_text()
@@ -94,11 +96,11 @@ class _Worker:
 def judge(
     images: Iterable[tuple[int, bytes]], judged: Callable[[int, Path], tuple[str, str]]
 ) -> None:
-    """The worker's side: write each image where it can be opened, and tell what became of it.
+    """In a worker: write each image to a directory, judge it there, and report the result.
 
     ``judged`` returns a kind, and a text if the kind is bad."""
     place, turn, workers, first = Path(sys.argv[-4]), *map(int, sys.argv[-3:])
-    told = os.open(place / "told", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    results = os.open(place / "results", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     at = os.open(place / "at", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     for number, image in images:
         if number % workers != turn or number < first:
@@ -108,7 +110,7 @@ def judge(
         hub.mkdir(exist_ok=True)
         (hub / "data.mdb").write_bytes(image)
         kind, text = judged(number, hub)
-        os.write(told, json.dumps([kind, number, text]).encode() + b"\n")
+        os.write(results, json.dumps([kind, number, text]).encode() + b"\n")
         for file in hub.iterdir():
             file.unlink()
         hub.rmdir()
@@ -116,7 +118,7 @@ def judge(
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """A directory in memory if the machine has one: images are many and short-lived."""
+    """A directory in memory, if the machine has one: images are many and short-lived."""
     memory = Path("/dev/shm")
     roomy = memory.is_dir() and os.access(memory, os.W_OK)
     with tempfile.TemporaryDirectory(dir=memory if roomy else None) as place:

@@ -1,9 +1,9 @@
-"""Writers that are killed with SIGKILL, and what must be true of the hub afterwards.
+"""Writers that are killed with SIGKILL, and the check of the hub afterwards.
 
-A writer appends records that carry its name and a number, and tells of each one only after the
-append returned: by an unbuffered write to a file of the harness, outside the hub. A writer that
-*retries* sends the number it was killed at again, under the same producer_seq; one that *skips*
-goes on with the next.
+A writer appends records that carry its name and a number. After each append it writes an
+acknowledgement, unbuffered, to a file outside the hub. A writer that *retries* sends the number at
+which it was killed again, under the same producer_seq; a writer that *skips* goes on with the next
+number.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import headrace
 from headrace.testing.children import Child, dice, until
+from tests.harness.children import harness_child
 
 STREAM = "faults/numbers"
 SHARDS = 2
@@ -31,13 +32,13 @@ class Ack(NamedTuple):
 
 
 @dataclass
-class Verdict:
-    """Counted by the checker itself, against what the writers told."""
+class KillVerdict:
+    """What the check of the hub found, compared with the acknowledgements of the writers."""
 
     acknowledged: int = 0
     present: int = 0
     unknown: int = 0
-    """Present, though nobody was told so: at most one per kill."""
+    """Records that are present without an acknowledgement: at most one per kill."""
     wrong: list[str] = field(default_factory=list)
 
 
@@ -54,11 +55,11 @@ def acks_of(path: Path) -> list[Ack]:
 
 
 class Writers:
-    """Some writers of one hub, started, killed at random moments and started again."""
+    """Some writers of one hub: started, killed at random moments and started again."""
 
-    def __init__(self, directory: Path, told: Path, names: list[str], *, early: bool = False):
+    def __init__(self, directory: Path, acks: Path, names: list[str], *, early: bool = False):
         self._directory = directory
-        self._told = told
+        self._acks_directory = acks
         self._early = early
         self.names = names
         self.kills = 0
@@ -66,12 +67,12 @@ class Writers:
 
     def start(self, name: str, fail: str = "") -> Child:
         acks = acks_of(self._acks(name))
-        arguments = ["-m", __name__, str(self._directory), name, str(self._acks(name))]
-        # Skips the number it was killed at, or sends it again.
+        arguments = [str(self._directory), name, str(self._acks(name))]
+        # A writer skips the number at which it was killed, or sends it again.
         skips = name.startswith("skip")
         arguments.append(str(acks[-1].number + (2 if skips else 1) if acks else 0))
         arguments += ["--early"] * self._early + ["--producer"] * (not skips)
-        self._running[name] = Child(arguments, fail=fail)
+        self._running[name] = harness_child(__name__, *arguments, fail=fail)
         return self._running[name]
 
     def kill_at_random(self, kills: int) -> None:
@@ -84,7 +85,7 @@ class Writers:
             wanted = before + random.randrange(1, 12)
             until(
                 lambda name=name, wanted=wanted: len(acks_of(self._acks(name))) >= wanted,  # type: ignore[misc]
-                f"{name} tells of {wanted} records",
+                f"{name} has acknowledged {wanted} records",
                 60,
                 lambda: {one: len(acks_of(self._acks(one))) for one in self.names},
             )
@@ -110,18 +111,17 @@ class Writers:
         for name in list(self._running):
             self.kill(name)
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> KillVerdict:
         acks = {name: acks_of(self._acks(name)) for name in self.names}
         return check(self._directory, acks)
 
     def _acks(self, name: str) -> Path:
-        return self._told / f"{name}.acks"
+        return self._acks_directory / f"{name}.acks"
 
 
-def check(directory: Path, acks: dict[str, list[Ack]]) -> Verdict:
-    """Everything acknowledged is there where it was said to be, without gaps, in order, nothing
-    twice."""
-    verdict = Verdict(acknowledged=sum(map(len, acks.values())))
+def check(directory: Path, acks: dict[str, list[Ack]]) -> KillVerdict:
+    """Check that every acknowledged record is at its offset, without gaps, in order, and once."""
+    verdict = KillVerdict(acknowledged=sum(map(len, acks.values())))
     wrong = verdict.wrong
     found: dict[tuple[str, int], tuple[int, int]] = {}
     last: dict[tuple[str, int], int] = defaultdict(lambda: -1)
@@ -145,12 +145,12 @@ def check(directory: Path, acks: dict[str, list[Ack]]) -> Verdict:
                 last[name, shard] = number
             if stream.bounds(shard).end != expected:
                 wrong.append(f"end of {shard}: {stream.bounds(shard).end}, read up to {expected}")
-    for name, told in acks.items():
-        for ack in told:
+    for name, own in acks.items():
+        for ack in own:
             if found.get((name, ack.number)) != (ack.shard, ack.offset):
                 wrong.append(f"lost: {name} {ack}, found at {found.get((name, ack.number))}")
     verdict.present = len(found)
-    known = {(name, ack.number) for name, told in acks.items() for ack in told}
+    known = {(name, ack.number) for name, own in acks.items() for ack in own}
     verdict.unknown = len(found.keys() - known)
     return verdict
 
@@ -164,14 +164,14 @@ def _write() -> None:
     parser.add_argument("--early", action="store_true")
     parser.add_argument("--producer", action="store_true")
     given = parser.parse_args()
-    told = os.open(given.acks, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    acks = os.open(given.acks, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     hub = headrace.open(given.directory)
     stream = hub.create_stream(STREAM, shards=SHARDS, exist_ok=True)
     number = given.first
     while True:
         shard = number % SHARDS
-        if given.early:  # the fault that the checker has to find
-            os.write(told, b"%d %d %d\n" % (number, shard, stream.bounds(shard).end))
+        if given.early:  # the fault that the check must find
+            os.write(acks, b"%d %d %d\n" % (number, shard, stream.bounds(shard).end))
         placed = stream.append(
             data_of(given.name, number),
             shard=shard,
@@ -179,7 +179,7 @@ def _write() -> None:
             producer_seq=number if given.producer else None,
         )
         if not given.early:
-            os.write(told, b"%d %d %d\n" % (number, placed.shard, placed.offset))
+            os.write(acks, b"%d %d %d\n" % (number, placed.shard, placed.offset))
         number += 1
 
 

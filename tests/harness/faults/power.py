@@ -1,9 +1,8 @@
-"""Power loss: the disk as it could be found after the power failed at any moment.
+"""Power loss: images of the disk as it can be after a power failure at any moment.
 
 A writer runs under strace, which records every write and flush of the data file. At each moment the
-disk holds everything that was flushed and any part of what was not: none, all, some of the writes,
-some 512-byte sectors of them. Each such image must open, hold every acknowledged record, and have
-no gap.
+disk holds all flushed writes and any part of the others: none, all, some of the writes, or some of
+their 512-byte sectors. Each such image must open, hold every acknowledged record, and have no gap.
 """
 
 from __future__ import annotations
@@ -23,12 +22,13 @@ from headrace.backends.lmdb.backend import LmdbBackend
 from headrace.backends.opening import in_one_place
 from headrace.core.errors import HeadraceError
 from headrace.testing.children import dice, seed
-from tests.harness.faults.images import Outcome, judge, run_workers, scratch
+from tests.harness.children import python_path
+from tests.harness.faults.images import ImagesOutcome, judge, run_workers, scratch
 
 STREAM = "faults/power"
 SECTOR = 512
 KEPT = 40
-"""Records before that are trimmed, so that pages are reused and images stay small."""
+"""How many records are kept; older ones are trimmed, so that pages are reused."""
 
 _CALLS = "openat,close,pwrite64,pwritev,writev,write,lseek,ftruncate,fdatasync,fsync,msync"
 _LINE = re.compile(r"(?:\d+ +)?(\w+)\((.*)\) += (-?\d+)")
@@ -36,30 +36,30 @@ _FILE = re.compile(r"(\d+)<([^>]*)>")
 _TEXT = re.compile(r'"((?:\\x[0-9a-f]{2})*)"')
 
 
-class Write(NamedTuple):
+class DiskWrite(NamedTuple):
     offset: int
     data: bytes
     synced: bool
-    """The call itself waits for the disk."""
+    """Whether the call itself waits for the disk."""
 
 
-class Flush(NamedTuple):
+class DiskFlush(NamedTuple):
     pass
 
 
-class Said(NamedTuple):
-    """The writer begins or has finished something: ``begin 5``, ``done 5``, ``trim 3``,
-    ``trimmed 3``."""
+class WriterNote(NamedTuple):
+    """A note of the writer that it begins or has finished a step: ``begin 5``, ``done 5``, ``trim
+    3``, ``trimmed 3``."""
 
     what: str
     number: int
 
 
-Event = Write | Flush | Said
+TraceEvent = DiskWrite | DiskFlush | WriterNote
 
 
 class Expected(NamedTuple):
-    """What may be found: everything done, and perhaps what had begun."""
+    """What an image may hold: everything done, and perhaps what had begun."""
 
     done: int
     begun: int
@@ -71,21 +71,21 @@ def data_of(number: int) -> bytes:
     return b"%d " % number + b"x" * (number * 977 % 5_000 if number % 3 == 0 else number % 120)
 
 
-def trace(directory: Path, told: Path, appends: int, *, unsynced: bool = False) -> Path:
-    """The recorded calls of a writer of so many records."""
+def trace(directory: Path, place: Path, appends: int, *, unsynced: bool = False) -> Path:
+    """Record the system calls of a writer that appends ``appends`` records."""
     assert shutil.which("strace"), "strace is needed to record what reaches the disk: install it"
-    recorded = told / "calls"
+    recorded = place / "calls"
     command = ["strace", "-f", "-y", "-xx", "-s", "1000000", "-e", f"trace={_CALLS}"]
     command += ["-o", str(recorded), sys.executable, "-m", __name__, "write", str(directory)]
     command += [str(appends), "unsynced" if unsynced else "synced"]
-    env = {"PATH": os.environ["PATH"]}
+    env = {"PATH": os.environ["PATH"], **python_path()}
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
     return recorded
 
 
-def events(recorded: Path) -> Iterator[Event]:
-    """What the calls meant for the data file, in the order they ended."""
+def events(recorded: Path) -> Iterator[TraceEvent]:
+    """The effects of the recorded calls on the data file, in the order in which they ended."""
     synced_files: dict[str, bool] = {}
     position: dict[str, int] = {}
     unfinished: dict[str, str] = {}
@@ -106,7 +106,7 @@ def events(recorded: Path) -> Iterator[Event]:
 
 def _meant(
     call: str, given: str, result: int, synced: dict[str, bool], position: dict[str, int]
-) -> Iterator[Event]:
+) -> Iterator[TraceEvent]:
     if call == "openat":
         synced[str(result)] = "O_DSYNC" in given or "O_SYNC" in given
         return
@@ -116,9 +116,9 @@ def _meant(
     number, path = file[1], _plain(file[2])
     if call == "write" and number == "2":
         text = _bytes(given).decode()
-        if text.startswith("said "):
+        if text.startswith("note "):
             _, what, count = text.split()
-            yield Said(what, int(count))
+            yield WriterNote(what, int(count))
         return
     if not path.endswith("data.mdb"):
         return
@@ -129,15 +129,17 @@ def _meant(
         case "lseek":
             position[number] = result
         case "pwrite64":
-            yield Write(int(given.rpartition(", ")[2]), data[:result], synced[number])
+            yield DiskWrite(int(given.rpartition(", ")[2]), data[:result], synced[number])
         case "pwritev":
-            yield Write(int(given.split("], ")[-1].split(", ")[1]), data[:result], synced[number])
+            yield DiskWrite(
+                int(given.split("], ")[-1].split(", ")[1]), data[:result], synced[number]
+            )
         case "write" | "writev":
             at = position.get(number, 0)
             position[number] = at + result
-            yield Write(at, data[:result], synced[number])
+            yield DiskWrite(at, data[:result], synced[number])
         case "fdatasync" | "fsync" | "msync":
-            yield Flush()
+            yield DiskFlush()
         case "ftruncate":
             raise AssertionError("the data file was truncated: the images do not know that")
         case _:
@@ -145,7 +147,7 @@ def _meant(
 
 
 def _plain(path: str) -> str:
-    """strace writes every character as ``\\x2f`` when asked for bytes, or not, by its version."""
+    """A path as text: some versions of strace write every character as ``\\x2f``, others do not."""
     return bytes.fromhex(path.replace("\\x", "")).decode() if path.startswith("\\x") else path
 
 
@@ -155,17 +157,17 @@ def _bytes(given: str) -> bytes:
 
 
 class _Disk:
-    """What is on the disk for sure, and what may be."""
+    """What is on the disk for sure, and what may be on it."""
 
     def __init__(self) -> None:
         self._sure = bytearray()
-        self._pending: list[Write] = []
+        self._pending: list[DiskWrite] = []
 
-    def take(self, event: Event) -> None:
-        if isinstance(event, Flush):
+    def take(self, event: TraceEvent) -> None:
+        if isinstance(event, DiskFlush):
             self._flush()
-        elif isinstance(event, Write):
-            # A call that waits for the disk waits for its own bytes only.
+        elif isinstance(event, DiskWrite):
+            # A synced call makes only its own bytes durable.
             if event.synced:
                 _put(self._sure, event.offset, event.data)
             self._pending.append(event)
@@ -175,10 +177,10 @@ class _Disk:
             _put(self._sure, write.offset, write.data)
         self._pending.clear()
 
-    def found(self, in_flight: Event, way: int, random: random.Random) -> bytes:
-        """One way the disk may be found when the power fails during an event."""
+    def found(self, in_flight: TraceEvent, way: int, random: random.Random) -> bytes:
+        """One image of the disk if the power fails during an event."""
         image = bytearray(self._sure)
-        pending = [*self._pending, *([in_flight] if isinstance(in_flight, Write) else [])]
+        pending = [*self._pending, *([in_flight] if isinstance(in_flight, DiskWrite) else [])]
         for write in pending:
             if way == 1 or (way == 2 and random.random() < 0.5):
                 _put(image, write.offset, write.data)
@@ -196,42 +198,42 @@ def _put(image: bytearray, offset: int, data: bytes) -> None:
 
 
 def images(recorded: Path, wanted: int, chosen: str) -> Iterator[tuple[int, bytes, Expected]]:
-    """So many images, spread evenly over the trace from the first acknowledgement on."""
+    """``wanted`` images, spread evenly over the trace from the first note of the writer on."""
     listed = list(events(recorded))
-    # Before that nothing was promised: a hub that was being made may have to be made again.
-    first = next(i for i, event in enumerate(listed) if isinstance(event, Said))
-    moments = sum(1 for event in listed[first:] if not isinstance(event, Said))
+    # Before the first note nothing is promised: a hub may have to be created again.
+    first = next(i for i, event in enumerate(listed) if isinstance(event, WriterNote))
+    moments = sum(1 for event in listed[first:] if not isinstance(event, WriterNote))
     random = dice("power", chosen)
     disk = _Disk()
     promised = Expected(0, 0, 0, 0)
     made = passed = 0
     for at, event in enumerate(listed):
-        if at > first and not isinstance(event, Said):
+        if at > first and not isinstance(event, WriterNote):
             passed += 1
             for way in range(wanted * passed // moments - made):
                 yield made, disk.found(event, way, random), promised
                 made += 1
         disk.take(event)
-        if isinstance(event, Said):
+        if isinstance(event, WriterNote):
             promised = _promised(promised, event)
 
 
-def _promised(now: Expected, said: Said) -> Expected:
-    match said.what:
+def _promised(now: Expected, note: WriterNote) -> Expected:
+    match note.what:
         case "begin":
-            return now._replace(begun=said.number)
+            return now._replace(begun=note.number)
         case "done":
-            return now._replace(done=said.number)
+            return now._replace(done=note.number)
         case "trim":
-            return now._replace(trim_begun=said.number)
+            return now._replace(trim_begun=note.number)
         case "trimmed":
-            return now._replace(trimmed=said.number)
+            return now._replace(trimmed=note.number)
         case _:
-            raise AssertionError(said)
+            raise AssertionError(note)
 
 
 def fault(hub: Path, expected: Expected, *, write_too: bool) -> str:
-    """What is wrong with an image, or nothing."""
+    """What is wrong with an image; empty if it is right."""
     try:
         backend = LmdbBackend(hub, create=False, map_bytes=2**26, maintain=False)
     except HeadraceError as why:
@@ -264,8 +266,8 @@ def fault(hub: Path, expected: Expected, *, write_too: bool) -> str:
     return ""
 
 
-def survive(appends: int, wanted: int, *, unsynced: bool = False) -> Outcome:
-    """Trace a writer, and judge so many images of its disk."""
+def survive(appends: int, wanted: int, *, unsynced: bool = False) -> ImagesOutcome:
+    """Trace a writer, and judge ``wanted`` images of its disk."""
     with scratch() as place:
         recorded = trace(place / "hub", place, appends, unsynced=unsynced)
         return run_workers(__name__, [str(recorded), str(wanted), seed()])
@@ -279,22 +281,22 @@ def _write() -> None:
     hub = headrace.Hub(in_one_place(backend))
     stream = hub.create_stream(STREAM, shards=1)
     for number in range(appends):
-        _say("begin", number + 1)
+        _note("begin", number + 1)
         stream.append(data_of(number))
-        _say("done", number + 1)
+        _note("done", number + 1)
         if number % 10 == 9 and number > KEPT:
-            _say("trim", number - KEPT)
+            _note("trim", number - KEPT)
             stream.trim(0, number - KEPT)
-            _say("trimmed", number - KEPT)
+            _note("trimmed", number - KEPT)
     os._exit(0)
 
 
-def _say(what: str, number: int) -> None:
-    os.write(2, f"said {what} {number}".encode())
+def _note(what: str, number: int) -> None:
+    os.write(2, f"note {what} {number}".encode())
 
 
 def _never_sync() -> None:
-    """The fault that the checker has to find."""
+    """Never wait for the disk: the fault that the check must find."""
     import lmdb
 
     opened = lmdb.open

@@ -1,4 +1,4 @@
-"""The store of a closed hub, changed behind its back."""
+"""The raw LMDB store of a closed hub: tests change it past the backend."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.backends.lmdb import stored_batch as batches
 
 @contextmanager
 def store(directory: Path) -> Iterator[Any]:
-    """A write transaction on the bare LMDB store."""
+    """A write transaction on the raw LMDB store."""
     env = lmdb.open(str(directory), map_size=2**30, max_dbs=8)
     try:
         with env.begin(write=True) as txn:

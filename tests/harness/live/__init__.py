@@ -1,1 +1,2 @@
-"""Real processes on one hub, hurt while they work, and judged by what they told outside it."""
+"""Live runs: real processes on one hub, hurt while they work, and judged by evidence outside of
+it."""

@@ -1,4 +1,4 @@
-"""``python -m tests.harness.live``: one live run, its counts, and what was violated."""
+"""``python -m tests.harness.live``: makes one live run; prints its counts and violations."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.harness.live.run import SABOTAGE, LiveRun
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="tests.harness.live", description=__doc__)
-    parser.add_argument("--seed", default="", help="what the faults are drawn from")
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long there are faults")
+    parser.add_argument("--seed", default="", help="the seed of the faults [a new one]")
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long the faults last")
     parser.add_argument("--plan", default="chaos", choices=["chaos", "zombies", "impatience"])
     parser.add_argument("--sabotage", default="", choices=["", *SABOTAGE])
-    parser.add_argument("--keep", action="store_true", help="keep the evidence of a good run too")
+    parser.add_argument("--keep", action="store_true", help="keep the evidence of a clean run too")
     given = parser.parse_args()
     seed = given.seed or os.environ.get(SEED_VARIABLE) or secrets.token_hex(4)
     place = Path(tempfile.mkdtemp(prefix="headrace-live-"))
@@ -28,7 +28,7 @@ def main() -> int:
     say(f"seed {seed}, {given.seconds:g} s, evidence in {place / 'evidence'}\n")
     sys.stdout.flush()
     run = LiveRun(place, seed, given.seconds, plan=given.plan, sabotage=given.sabotage)
-    verdict = run.verdict()
+    verdict = run.run()
     say(f"{verdict}\n")
     if verdict.violations:
         again = f"--seed {seed} --seconds {given.seconds:g} --plan {given.plan}"

@@ -1,4 +1,4 @@
-"""What a live run did and went through, in numbers."""
+"""The counts of a live run: records, faults, takeovers, repeated records."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ def counts(history: History) -> dict[str, int | float]:
 
 
 def _let_go(history: History, tenure: Tenure) -> bool:
-    """Whether its member gave it up before another had it: one that was fenced gives up too."""
+    """Whether the member let go before another had the shard: a fenced member lets go later."""
     after = history.next_tenure(tenure)
     over_s = min(tenure.released_s, tenure.left_s)
     return over_s != inf and (after is None or over_s <= after.since_s)
 
 
 def _doubles(history: History) -> tuple[int, int, int, float]:
-    """Records done again: after nothing was done to who had them before, or after something;
-    takeovers; and the longest one."""
+    """How many records were handled again without harm to the member before, and after harm; how
+    many takeovers there were; and the longest takeover in seconds."""
     clean = forced = takeovers = 0
     worst_s = 0.0
     for shard in history.shards():
@@ -64,7 +64,7 @@ def _doubles(history: History) -> tuple[int, int, int, float]:
 
 
 def _failover_s(history: History, before: Tenure, after: Tenure) -> float:
-    """From the last harm done to the one before to the grant; 0 if there was none."""
+    """The time from the last harm to the member before until the grant; 0 without harm."""
     harm = history.harms[before.by]
     at = [stop for stop, _ in harm.stops] + [harm.killed_s, harm.twin_s]
     last = max((one for one in at if before.since_s <= one <= after.since_s), default=after.since_s)
@@ -72,7 +72,7 @@ def _failover_s(history: History, before: Tenure, after: Tenure) -> float:
 
 
 def _gap_s(history: History) -> float:
-    """The longest time, while producers worked, in which a shard saw no record."""
+    """The longest time in which no record of a shard was handled, while producers worked."""
     starts: dict[int, list[float]] = defaultdict(list)
     until_s = history.at.get("produced", inf)
     for effect in history.all_effects():

@@ -1,4 +1,4 @@
-"""A small disk for the hub of a live run, that can be filled up and emptied again."""
+"""A small disk for the hub of a live run: it can be filled and emptied."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Disk:
     def __init__(self, place: Path, *, mounted: bool) -> None:
         self.hub = place / "hub"
         self.mounted = mounted
-        """Whether it is a disk of its own; else only a fail point can tell of a full one."""
+        """Whether it is a file system of its own; else only a fail point can act as a full disk."""
         self._ballast = place / "ballast"
 
     def fill(self) -> None:

@@ -1,7 +1,7 @@
-"""What a process saw, written outside the system under test: one line, one write, appended.
+"""The evidence of a process, written outside the system under test: one line, one write, appended.
 
-A killed process loses nothing that it has told. Times are of the machine's monotonic clock, so that
-lines of different processes can be compared.
+A killed process loses no line that it has written. Times are of the machine's monotonic clock, so
+that lines of different processes can be compared.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-Line = dict[str, Any]
-"""Always: ``t`` when, ``by`` whom, ``what``."""
+EvidenceLine = dict[str, Any]
+"""One line: always with ``t`` (the time), ``by`` (the process) and ``what``."""
 
 
 class Evidence:
@@ -29,18 +29,18 @@ class Evidence:
         os.write(self._file, json.dumps(line, separators=(",", ":")).encode() + b"\n")
 
 
-def complain_into(directory: Path, by: str) -> None:
-    """From now on what this process prints as an error goes to a file: nobody empties a pipe."""
+def send_errors_to(directory: Path, by: str) -> None:
+    """Send the standard error of this process to a file: no process reads the pipe."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     os.dup2(os.open(directory / f"{by}.err", flags, 0o600), 2)
 
 
-def told(directory: Path, who: str = "") -> list[Line]:
-    """What everybody told, or those whose names begin so; in the order of time."""
+def lines_of(directory: Path, who: str = "") -> list[EvidenceLine]:
+    """The lines of all processes, or of those whose names begin with ``who``, by time."""
     return sorted(_lines(directory, who), key=lambda line: float(line["t"]))
 
 
-def _lines(directory: Path, who: str) -> Iterator[Line]:
+def _lines(directory: Path, who: str) -> Iterator[EvidenceLine]:
     for path in directory.glob(f"{who}*.log"):
         for text in path.read_bytes().rpartition(b"\n")[0].splitlines():
             yield json.loads(text)

@@ -1,4 +1,4 @@
-"""The evidence of a live run, put together: who held what, did what, and was hurt when."""
+"""The history of a live run, put together from evidence: grants, effects, commits, harm."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from math import inf
 
-from tests.harness.live.evidence import Line
+from tests.harness.live.evidence import EvidenceLine
 
 Under = tuple[int, int]
 """A shard, and the epoch of a grant."""
 
 
 @dataclass
-class Effect:
+class RecordEffect:
     """A handler ran for a record."""
 
     by: str
@@ -25,15 +25,15 @@ class Effect:
     value: str
     start_s: float
     left_s: float
-    """What the lease had left when it began."""
+    """How much of the lease was left when the handler began."""
     waited_s: float
-    """How long the process had waited for this record."""
+    """How long the member had waited for this record."""
     done_s: float = inf
 
 
 @dataclass
 class Tenure:
-    """A grant, from when its member heard of it."""
+    """A grant, from the time at which its member learnt of it."""
 
     by: str
     shard: int
@@ -41,13 +41,13 @@ class Tenure:
     member: str
     incarnation: int
     checkpoint: int
-    """Where it began: 0 if nothing was committed."""
+    """Where the member began: 0 if no checkpoint was stored."""
     since_s: float
     told_end_s: float = inf
     released_s: float = inf
     lost_s: float = inf
     left_s: float = inf
-    """The member left and had not let go of it."""
+    """When the member left the group with the shard still held."""
 
 
 @dataclass
@@ -62,7 +62,7 @@ class Storing:
     asked_s: float
     answered_s: float = inf
     outcome: str = "unknown"
-    """Or ``stored``, ``fenced``, ``unstored``."""
+    """``unknown``, ``stored``, ``fenced`` or ``unstored``."""
 
 
 @dataclass
@@ -75,7 +75,7 @@ class Sent:
     tries: int = 0
     outcomes: list[str] = field(default_factory=list)
     places: list[list[tuple[int, int]]] = field(default_factory=list)
-    """Where it went, by each acknowledgement."""
+    """The offsets of the records, by acknowledgement."""
     acked_s: float = inf
 
     def names(self) -> list[str]:
@@ -88,7 +88,7 @@ class Sent:
 
 @dataclass
 class Harm:
-    """What was done to one process."""
+    """The harm done to one process."""
 
     stops: list[tuple[float, float]] = field(default_factory=list)
     killed_s: float = inf
@@ -96,14 +96,14 @@ class Harm:
     replaced: bool = False
 
     def between(self, begin_s: float, end_s: float) -> bool:
-        """Whether anything was done to it then that excuses what it did not finish."""
+        """Whether harm in that time excuses work that the process did not finish."""
         stopped = any(stop <= end_s and cont >= begin_s for stop, cont in self.stops)
         return stopped or self.killed_s <= end_s or self.twin_s <= end_s
 
 
 @dataclass
 class Final:
-    """A shard when all was over."""
+    """A shard at the end of the run."""
 
     start: int
     end: int
@@ -112,20 +112,20 @@ class Final:
 
 
 class History:
-    def __init__(self, lines: Iterable[Line]) -> None:
+    def __init__(self, lines: Iterable[EvidenceLine]) -> None:
         self.lines = sorted(lines, key=lambda line: float(line["t"]))
         self.session_s = 1.0
         self.heartbeat_s = 0.25
-        self.effects: dict[Under, list[Effect]] = defaultdict(list)
+        self.effects: dict[Under, list[RecordEffect]] = defaultdict(list)
         self.tenures: dict[Under, list[Tenure]] = defaultdict(list)
         self.storings: list[Storing] = []
         self.sent: dict[tuple[str, int], Sent] = {}
         self.harms: dict[str, Harm] = defaultdict(Harm)
         self.final: dict[int, Final] = {}
         self.at: dict[str, float] = {}
-        """When the run came to each of its stages."""
+        """When the run reached each of its stages."""
         self.shares: dict[str, int] = {}
-        """How many shards each member had at the end."""
+        """How many shards each member held at the end."""
         self._storing: dict[tuple[str, int], Storing] = {}
         self._last_s: dict[str, float] = {}
         for line in self.lines:
@@ -133,8 +133,8 @@ class History:
         self.by_shard: dict[int, list[Storing]] = defaultdict(list)
         for storing in self.storings:
             self.by_shard[storing.shard].append(storing)
-        self.at_offset: dict[tuple[int, int], list[Effect]] = defaultdict(list)
-        """All effects of a record, by its shard and offset."""
+        self.at_offset: dict[tuple[int, int], list[RecordEffect]] = defaultdict(list)
+        """All effects of a record, by shard and offset."""
         for effects in self.effects.values():
             for effect in effects:
                 self.at_offset[effect.shard, effect.offset].append(effect)
@@ -143,7 +143,7 @@ class History:
             epochs[shard].add(epoch)
         self._epochs = {shard: sorted(found) for shard, found in epochs.items()}
 
-    def all_effects(self) -> Iterator[Effect]:
+    def all_effects(self) -> Iterator[RecordEffect]:
         for effects in self.effects.values():
             yield from effects
 
@@ -155,11 +155,11 @@ class History:
         return sorted(self._epochs.keys() | self.final.keys())
 
     def epochs(self, shard: int) -> list[int]:
-        """Under which the shard was granted or worked on, ascending."""
+        """The epochs under which the shard was granted or worked on, ascending."""
         return self._epochs.get(shard, [])
 
     def next_tenure(self, tenure: Tenure) -> Tenure | None:
-        """The one after it, of the same shard."""
+        """The next grant of the same shard."""
         epochs = self.epochs(tenure.shard)
         for epoch in epochs[bisect_right(epochs, tenure.epoch) :]:
             if self.tenures[tenure.shard, epoch]:
@@ -169,7 +169,7 @@ class History:
     def counted(self, *whats: str) -> int:
         return sum(1 for line in self.lines if line["what"] in whats)
 
-    def _take(self, line: Line) -> None:
+    def _take(self, line: EvidenceLine) -> None:
         t, by, what = float(line["t"]), str(line["by"]), str(line["what"])
         self._last_s[by] = t
         match what:
@@ -182,7 +182,7 @@ class History:
             case "start":
                 under = line["shard"], line["epoch"]
                 self.effects[under].append(
-                    Effect(
+                    RecordEffect(
                         by, *under, line["offset"], line["value"], t, line["left"], line["waited"]
                     )
                 )
@@ -214,7 +214,7 @@ class History:
             case _:
                 pass
 
-    def _take_sent(self, line: Line, what: str, t: float) -> None:
+    def _take_sent(self, line: EvidenceLine, what: str, t: float) -> None:
         key = line["producer"], line["seq"]
         if what == "intent":
             sent = self.sent.setdefault(key, Sent(*key, line["rows"]))
@@ -225,7 +225,7 @@ class History:
             self.sent[key].places.append([(shard, offset) for shard, offset in line["at"]])
             self.sent[key].acked_s = min(t, self.sent[key].acked_s)
 
-    def _take_tenure(self, line: Line, what: str, t: float, by: str) -> None:
+    def _take_tenure(self, line: EvidenceLine, what: str, t: float, by: str) -> None:
         if what == "leave":
             for shard, epoch in line["held"]:
                 for tenure in self._tenures_of(by, shard, epoch):
@@ -248,15 +248,13 @@ class History:
     def _tenures_of(self, by: str, shard: int, epoch: int) -> list[Tenure]:
         return [tenure for tenure in self.tenures[shard, epoch] if tenure.by == by]
 
-    def _take_harm(self, line: Line, what: str, t: float) -> None:
+    def _take_harm(self, line: EvidenceLine, what: str, t: float) -> None:
         harm = self.harms[line["who"]]
         match what:
             case "kill":
                 harm.killed_s = min(t, harm.killed_s)
             case "exit":
-                if (
-                    line["code"] < 0
-                ):  # killed itself at a fail point, perhaps long before it was seen
+                if line["code"] < 0:  # killed at a fail point, perhaps long before it was seen
                     harm.killed_s = min(self._last_s.get(line["who"], t), harm.killed_s)
             case "twin":
                 harm.twin_s = t

@@ -1,4 +1,4 @@
-"""What is appended in a live run: every record says who meant it, and is like no other."""
+"""The records of a live run: each one names its producer and append, and is unique."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def data_of(producer: str, seq: int, row: int) -> bytes:
 
 
 def name_of(data: bytes | None) -> str:
-    """What the evidence calls a record: who meant it, in which append, and which of its rows."""
+    """The name of a record in the evidence: its producer, its append, and its row in that
+    append."""
     words = (data or b"").split(b" ")
     try:
         producer, seq, row = words[0].decode(), int(words[1]), int(words[2])
@@ -32,5 +33,5 @@ def name_of(data: bytes | None) -> str:
 
 
 def skips(seq: int) -> bool:
-    """Whether this append is given up if it fails; others are tried again."""
+    """Whether the producer gives up this append if it fails; others are tried again."""
     return seq % 3 == 0

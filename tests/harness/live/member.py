@@ -1,4 +1,4 @@
-"""A member of a live run: a consumer whose grants, commits and effects are told as they happen."""
+"""A member of a live run: a consumer that writes its grants, commits and effects as evidence."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from headrace.core.model import Record
 from headrace.core.ports import Begin, Commit, End, Grant, GrantNews, Lost
 from headrace.groups.membership import GroupMembership
 from tests.harness.live import sabotage
-from tests.harness.live.evidence import Evidence, complain_into
+from tests.harness.live.evidence import Evidence, send_errors_to
 from tests.harness.live.load import GROUP, STREAM, name_of
 
 COMMIT_EVERY_S = 0.3
@@ -30,27 +30,27 @@ REPLACED, FAILED = 3, 4
 _HANDLERS_S = (0.001, 0.001, 0.001, 0.001, 0.02)
 
 
-class ToldMembership(GroupMembership):
-    """The membership as it is, with everything that passes through it written down."""
+class RecordedMembership(GroupMembership):
+    """The real membership; everything that passes through it becomes evidence."""
 
     evidence: ClassVar[Evidence]
     _numbers = itertools.count()
 
     def changes(self) -> list[GrantNews]:
-        turns = super().changes()
-        for turn in turns:
-            facts = _facts(turn.grant)
-            match turn:
+        news = super().changes()
+        for each in news:
+            facts = _facts(each.grant)
+            match each:
                 case Begin():
                     seat = self._seat
                     inc = 0 if seat is None else seat.incarnation
                     who = {"member": self._settings.name, "inc": inc}
-                    self.evidence.tell("grant", None, **facts, **who, checkpoint=turn.checkpoint)
+                    self.evidence.tell("grant", None, **facts, **who, checkpoint=each.checkpoint)
                 case End():
                     self.evidence.tell("end", **facts)
                 case Lost():
                     self.evidence.tell("lost", **facts)
-        return turns
+        return news
 
     def release(self, grants: Sequence[Grant]) -> None:
         for grant in grants:
@@ -92,9 +92,9 @@ def main() -> None:
     parser.add_argument("heartbeat", type=float)
     parser.add_argument("--sabotage", default="")
     given = parser.parse_args()
-    complain_into(given.evidence, given.label)
-    evidence = ToldMembership.evidence = Evidence(given.evidence, given.label)
-    setattr(settings, "GroupMembership", ToldMembership)  # noqa: B010
+    send_errors_to(given.evidence, given.label)
+    evidence = RecordedMembership.evidence = Evidence(given.evidence, given.label)
+    setattr(settings, "GroupMembership", RecordedMembership)  # noqa: B010
     sabotage.do(given.sabotage)
     logging.basicConfig(level=logging.INFO, format="%(created).3f %(relativeCreated)d %(message)s")
     with headrace.open(given.hub) as hub:

@@ -1,4 +1,4 @@
-"""What is done to the processes and the disk of a live run: drawn from a seed, kind by kind."""
+"""The faults of a live run, for processes and for the disk: drawn from a seed."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Protocol
 
 from tests.harness.live.disk import Disk
-from tests.harness.live.evidence import Evidence, told
-from tests.harness.live.processes import Life, Processes
+from tests.harness.live.evidence import Evidence, lines_of
+from tests.harness.live.processes import LiveProcess, LiveProcesses
 
 STOPS = (0.5, 0.9, 1.5, 3.0)
-"""Of a session."""
+"""How long a process is stopped, in sessions."""
 
 PAUSE_S = (0.1, 0.9)
-"""Between two faults."""
+"""The shortest and the longest time between two faults."""
 
 MEMBER_POINTS = (
     "consumer.before-commit:kill@3",
@@ -45,19 +45,24 @@ NO_ROOM = "write.before-commit:enospc"
 
 class Nemesis(Protocol):
     def tick(self) -> None:
-        """Do what is due."""
+        """Do the faults that are due."""
 
     def heal(self) -> None:
-        """Take back what lasts."""
+        """End the faults that last."""
 
 
-class Chaos:
-    """A bit of everything, at random moments, several at once."""
+class LiveChaos:
+    """All kinds of faults, at random moments, several at once."""
 
     def __init__(
-        self, yard: Processes, disk: Disk, evidence: Evidence, dice: random.Random, session_s: float
+        self,
+        processes: LiveProcesses,
+        disk: Disk,
+        evidence: Evidence,
+        dice: random.Random,
+        session_s: float,
     ) -> None:
-        self._yard = yard
+        self._processes = processes
         self._disk = disk
         self._evidence = evidence
         self._dice = dice
@@ -65,8 +70,8 @@ class Chaos:
         self._deck: list[Callable[[], None]] = []
         self._next_s = time.monotonic()
         self._later: list[tuple[float, Callable[[], None]]] = []
-        yard.fails = {"member": MEMBER_POINTS, "producer": PRODUCER_POINTS}
-        yard.stops_s = tuple(share * session_s for share in STOPS[1:])
+        processes.fails = {"member": MEMBER_POINTS, "producer": PRODUCER_POINTS}
+        processes.stops_s = tuple(share * session_s for share in STOPS[1:])
 
     def tick(self) -> None:
         now_s = time.monotonic()
@@ -84,7 +89,7 @@ class Chaos:
         self._room()
 
     def _shuffled(self) -> list[Callable[[], None]]:
-        """Every kind of fault, the common ones more than once."""
+        """Every kind of fault in random order; common ones occur more than once."""
         deck = [
             *[self._kill_member] * 3,
             *[self._stop_member] * 4,
@@ -101,48 +106,52 @@ class Chaos:
         self._dice.shuffle(deck)
         return deck
 
-    def _some(self, kind: str, *, ready: bool = False) -> Life | None:
-        """One that nothing was done to; mostly one at work, sometimes one that is starting. The
-        last member at work is spared: where nobody works, nothing can go wrong."""
-        active = [life for life in self._yard.lives.values() if life.kind == kind and life.active]
-        working = [life for life in active if self._yard.ready(life)]
+    def _some(self, kind: str, *, ready: bool = False) -> LiveProcess | None:
+        """A process without a fault; mostly one that works, sometimes one that starts. The last
+        working member is spared: without a working member nothing can go wrong."""
+        active = [
+            process
+            for process in self._processes.running.values()
+            if process.kind == kind and process.active
+        ]
+        working = [process for process in active if self._processes.ready(process)]
         if kind == "member" and len(working) < 2:
             return None
         chosen = working if ready or self._dice.random() < 0.85 else active
         return self._dice.choice(chosen) if chosen else None
 
     def _kill_member(self) -> None:
-        if life := self._some("member"):
-            self._yard.kill(life)
+        if process := self._some("member"):
+            self._processes.kill(process)
 
     def _kill_producer(self) -> None:
-        if life := self._some("producer"):
-            self._yard.kill(life)
+        if process := self._some("producer"):
+            self._processes.kill(process)
 
     def _stop_member(self) -> None:
-        if life := self._some("member"):
-            self._yard.stop(life, self._dice.choice(STOPS) * self._session_s)
+        if process := self._some("member"):
+            self._processes.stop(process, self._dice.choice(STOPS) * self._session_s)
 
     def _stop_producer(self) -> None:
-        if life := self._some("producer"):
-            self._yard.stop(life, self._dice.choice(STOPS) * self._session_s)
+        if process := self._some("producer"):
+            self._processes.stop(process, self._dice.choice(STOPS) * self._session_s)
 
     def _term_member(self) -> None:
-        if life := self._some("member"):
-            self._yard.term(life)
+        if process := self._some("member"):
+            self._processes.term(process)
 
     def _term_producer(self) -> None:
-        if life := self._some("producer"):
-            self._yard.term(life)
+        if process := self._some("producer"):
+            self._processes.term(process)
 
     def _twin(self) -> None:
-        if life := self._some("member", ready=True):
-            self._yard.twin(life)
+        if process := self._some("member", ready=True):
+            self._processes.twin(process)
 
     def _zombie(self) -> None:
-        """One that will be stopped with records done and not committed."""
-        if life := self._some("member"):
-            self._yard.term(life, Zombies.POINT)
+        """Restart a member with a fail point that stops it with handled, uncommitted records."""
+        if process := self._some("member"):
+            self._processes.term(process, Zombies.POINT)
 
     def _slow(self) -> None:
         self._for_a_while(self._dice.choice(["member", "producer"]), SLOW)
@@ -160,15 +169,15 @@ class Chaos:
         self._evidence.tell("room")
 
     def _for_a_while(self, kind: str, fail: str) -> None:
-        life = self._some(kind)
-        if life is None:
+        process = self._some(kind)
+        if process is None:
             return
-        self._yard.term(life, fail)
+        self._processes.term(process, fail)
 
         def over() -> None:
-            now = self._yard.lives.get(life.slot)
+            now = self._processes.running.get(process.slot)
             if now is not None and now.fail == fail and now.active:
-                self._yard.term(now, "")
+                self._processes.term(now, "")
 
         self._later.append((time.monotonic() + self._dice.uniform(1.5, 3), over))
 
@@ -180,45 +189,45 @@ class Chaos:
 
 
 class Zombies:
-    """One member after the other is stopped with records done and not committed, until others have
-    its shards."""
+    """One member after the other is stopped with handled, uncommitted records until others have its
+    shards."""
 
     POINT = "consumer.before-commit:stop@2"
 
-    def __init__(self, yard: Processes, evidence: Path) -> None:
-        self._yard = yard
+    def __init__(self, processes: LiveProcesses, evidence: Path) -> None:
+        self._processes = processes
         self._evidence = evidence
-        self._slots = [slot for slot in yard.lives if slot.startswith("m")]
+        self._slots = [slot for slot in processes.running if slot.startswith("m")]
         self._armed: str | None = None
         self._look_s = 0.0
-        yard.stops_s = (TAKEN_S_MAX,)
+        processes.stops_s = (TAKEN_S_MAX,)
 
     def tick(self) -> None:
         if self._armed is None:
-            life = self._yard.lives.get(self._slots[0])
-            if life is not None and life.active:
-                self._armed = life.slot
-                self._yard.term(life, self.POINT)
+            process = self._processes.running.get(self._slots[0])
+            if process is not None and process.active:
+                self._armed = process.slot
+                self._processes.term(process, self.POINT)
             return
         if time.monotonic() < self._look_s:
             return
         self._look_s = time.monotonic() + LOOK_S
-        life = self._yard.lives.get(self._armed)
-        if life is not None and life.resume_s is not None and self._taken(life):
-            self._yard.resume(life)
+        process = self._processes.running.get(self._armed)
+        if process is not None and process.resume_s is not None and self._taken(process):
+            self._processes.resume(process)
             self._slots = [*self._slots[1:], self._slots[0]]
             self._armed = None
 
-    def _taken(self, life: Life) -> bool:
-        """Whether others have what it had when it was stopped."""
+    def _taken(self, process: LiveProcess) -> bool:
+        """Whether others have the shards that the process had when it was stopped."""
         epochs: dict[int, int] = {}
         held: dict[int, int] = {}
-        for line in told(self._evidence, "m"):
+        for line in lines_of(self._evidence, "m"):
             if line["what"] == "grant":
                 epochs[line["shard"]] = max(line["epoch"], epochs.get(line["shard"], 0))
-                if line["by"] == life.label:
+                if line["by"] == process.label:
                     held[line["shard"]] = line["epoch"]
-            elif line["what"] in ("release", "lost") and line["by"] == life.label:
+            elif line["what"] in ("release", "lost") and line["by"] == process.label:
                 held.pop(line["shard"], None)
         return all(epochs[shard] > epoch for shard, epoch in held.items())
 
@@ -227,26 +236,26 @@ class Zombies:
 
 
 class Impatience:
-    """Producers are killed the moment they tell of an acknowledgement, while commits are slow."""
+    """Producers are killed as soon as they report an acknowledgement, while commits are slow."""
 
     POINT = "write.before-commit:sleep=0.2"
 
-    def __init__(self, yard: Processes, evidence: Path) -> None:
-        self._yard = yard
+    def __init__(self, processes: LiveProcesses, evidence: Path) -> None:
+        self._processes = processes
         self._evidence = evidence
-        self._slots = [slot for slot in yard.lives if slot.startswith("p")]
+        self._slots = [slot for slot in processes.running if slot.startswith("p")]
         for slot in self._slots:
-            self._yard.term(yard.lives[slot], self.POINT)
+            self._processes.term(processes.running[slot], self.POINT)
 
     def tick(self) -> None:
         for slot in self._slots:
-            life = self._yard.lives.get(slot)
-            if life is None or not life.active:
+            process = self._processes.running.get(slot)
+            if process is None or not process.active:
                 continue
-            if not life.fail:
-                self._yard.term(life, self.POINT)
-            elif any(line["what"] == "ack" for line in told(self._evidence, life.label)):
-                self._yard.kill(life, self.POINT)
+            if not process.fail:
+                self._processes.term(process, self.POINT)
+            elif any(line["what"] == "ack" for line in lines_of(self._evidence, process.label)):
+                self._processes.kill(process, self.POINT)
 
     def heal(self) -> None:
         pass

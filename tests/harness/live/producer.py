@@ -1,4 +1,4 @@
-"""A producer of a live run: tells what it means to append, and what came of it."""
+"""A producer of a live run: it writes each intent to append, and the outcome, as evidence."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import headrace
 from tests.harness.live import sabotage
-from tests.harness.live.evidence import Evidence, complain_into, told
+from tests.harness.live.evidence import Evidence, lines_of, send_errors_to
 from tests.harness.live.load import STREAM, rows_of, skips
 
 PACE_S = 0.008
@@ -26,7 +26,7 @@ def main() -> None:
     parser.add_argument("name")
     parser.add_argument("--sabotage", default="")
     given = parser.parse_args()
-    complain_into(given.evidence, given.label)
+    send_errors_to(given.evidence, given.label)
     ending = _Ending()
     sabotage.do(given.sabotage)
     seq = _next_seq(given.evidence, given.name)
@@ -73,8 +73,8 @@ def _append(
 
 
 def _next_seq(evidence: Path, name: str) -> int:
-    """Where the last life of this producer was: what it was killed at is tried again, or not."""
-    lines = [line for line in told(evidence, f"{name}.") if "seq" in line]
+    """Where this producer goes on: it repeats the append at which it was killed, or skips it."""
+    lines = [line for line in lines_of(evidence, f"{name}.") if "seq" in line]
     if not lines:
         return 0
     last = max(int(line["seq"]) for line in lines)

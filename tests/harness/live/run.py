@@ -1,4 +1,4 @@
-"""One live run: processes, faults, rest, and the verdict on what they told."""
+"""One live run: processes, faults, rest, and the verdict on the evidence."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Literal
 import headrace
 from headrace.core.errors import UnknownGroup
 from headrace.testing.children import dice
-from tests.harness.live.checker import Verdict, bound_s, judged
+from tests.harness.live.checker import LiveVerdict, bound_s, judged
 from tests.harness.live.disk import Disk, small_disk
-from tests.harness.live.evidence import Evidence, told
+from tests.harness.live.evidence import Evidence, lines_of
 from tests.harness.live.history import History
 from tests.harness.live.load import GROUP, SHARDS, STREAM, name_of
-from tests.harness.live.nemesis import Chaos, Impatience, Nemesis, Zombies
-from tests.harness.live.processes import Processes, Settings
+from tests.harness.live.nemesis import Impatience, LiveChaos, Nemesis, Zombies
+from tests.harness.live.processes import LiveProcesses, Settings
 
 MEMBERS = ("m1", "m2", "m3", "m4")
 PRODUCERS = ("p1", "p2")
@@ -46,93 +46,99 @@ class LiveRun:
         self._sabotage = {SABOTAGE[sabotage]: sabotage} if sabotage else {}
         self._tells = Evidence(self.evidence, "harness")
 
-    def verdict(self) -> Verdict:
+    def run(self) -> LiveVerdict:
         nbytes = DISK_BYTES + int(self._seconds * DISK_BYTES_PER_S)
         with small_disk(self._place / "disk", nbytes) as disk:
             self._run(disk)
-        return judged(History(told(self.evidence)))
+        return judged(History(lines_of(self.evidence)))
 
     def _run(self, disk: Disk) -> None:
         settings = Settings(disk.hub, self.evidence, SESSION_S, HEARTBEAT_S, self._sabotage)
         self._tells.tell("run", seed=self._seed, session=SESSION_S, heartbeat=HEARTBEAT_S)
-        yard = Processes(settings, self._tells, dice("live yard", self._seed))
+        processes = LiveProcesses(settings, self._tells, dice("live processes", self._seed))
         with headrace.open(disk.hub) as hub:
             hub.create_stream(STREAM, shards=SHARDS)
             try:
-                self._live(yard, disk, hub)
+                self._live(processes, disk, hub)
             finally:
-                yard.end_all()
+                processes.end_all()
             self._tell_final(hub)
 
-    def _live(self, yard: Processes, disk: Disk, hub: headrace.Hub) -> None:
+    def _live(self, processes: LiveProcesses, disk: Disk, hub: headrace.Hub) -> None:
         for slot in (*MEMBERS, *PRODUCERS):
-            yard.start(slot)
-        self._until(yard, lambda: self._ready(yard), START_S_MAX, "begin")
-        nemesis = self._nemesis(yard, disk, dice("live nemesis", self._seed))
+            processes.start(slot)
+        self._until(processes, lambda: self._ready(processes), START_S_MAX, "begin")
+        nemesis = self._nemesis(processes, disk, dice("live nemesis", self._seed))
         end_s = time.monotonic() + self._seconds
         while time.monotonic() < end_s:
             nemesis.tick()
-            yard.tick()
+            processes.tick()
             time.sleep(TICK_S)
         self._tells.tell("quiet")
         nemesis.heal()
-        yard.heal()
-        self._until(yard, lambda: yard.settled and self._ready(yard), 2 * START_S_MAX, "healed")
-        self._for(yard, self._rest_s(bound_s(History([]))))
-        yard.restarting = False
-        self._end(yard, PRODUCERS)
+        processes.heal()
+        self._until(
+            processes,
+            lambda: processes.settled and self._ready(processes),
+            2 * START_S_MAX,
+            "healed",
+        )
+        self._for(processes, self._rest_s(bound_s(History([]))))
+        processes.restarting = False
+        self._end(processes, PRODUCERS)
         self._tells.tell("produced")
-        self._until(yard, lambda: self._lag(hub) == 0, START_S_MAX, "consumed")
-        self._for(yard, self._rest_s(REST_HEARTBEATS * HEARTBEAT_S))
+        self._until(processes, lambda: self._lag(hub) == 0, START_S_MAX, "consumed")
+        self._for(processes, self._rest_s(REST_HEARTBEATS * HEARTBEAT_S))
         owned = [standing.owner for standing in hub.groups.load(GROUP).shards.values()]
-        names = [life.name for life in yard.lives.values()]
+        names = [process.name for process in processes.running.values()]
         self._tells.tell("shares", members={name: owned.count(name) for name in names})
         self._tells.tell("over")
-        self._end(yard, MEMBERS)
+        self._end(processes, MEMBERS)
 
-    def _nemesis(self, yard: Processes, disk: Disk, random: random.Random) -> Nemesis:
+    def _nemesis(self, processes: LiveProcesses, disk: Disk, random: random.Random) -> Nemesis:
         match self._plan:
             case "chaos":
-                return Chaos(yard, disk, self._tells, random, SESSION_S)
+                return LiveChaos(processes, disk, self._tells, random, SESSION_S)
             case "zombies":
-                return Zombies(yard, self.evidence)
+                return Zombies(processes, self.evidence)
             case "impatience":
-                return Impatience(yard, self.evidence)
+                return Impatience(processes, self.evidence)
 
-    def _ready(self, yard: Processes) -> bool:
-        """Whether everybody is there and at work."""
-        everybody = len(yard.lives) == len(MEMBERS) + len(PRODUCERS)
-        return everybody and all(map(yard.ready, yard.lives.values()))
+    def _ready(self, processes: LiveProcesses) -> bool:
+        """Whether all processes run and work."""
+        everybody = len(processes.running) == len(MEMBERS) + len(PRODUCERS)
+        return everybody and all(map(processes.ready, processes.running.values()))
 
     def _until(
-        self, yard: Processes, condition: Callable[[], bool], within_s: float, stage: str
+        self, processes: LiveProcesses, condition: Callable[[], bool], within_s: float, stage: str
     ) -> None:
-        """Wait for it, and tell when it was so; that it never was is the checker's to judge."""
+        """Wait for a condition and write its time as evidence; the checker judges if it never
+        came."""
         end_s = time.monotonic() + within_s
         while not condition():
             if time.monotonic() > end_s:
                 self._tells.tell("late", stage=stage)
                 return
-            yard.tick()
+            processes.tick()
             time.sleep(TICK_S)
         self._tells.tell(stage)
 
-    def _for(self, yard: Processes, seconds: float) -> None:
+    def _for(self, processes: LiveProcesses, seconds: float) -> None:
         end_s = time.monotonic() + seconds
         while time.monotonic() < end_s:
-            yard.tick()
+            processes.tick()
             time.sleep(TICK_S)
 
     def _rest_s(self, seconds: float) -> float:
-        """Only chaos has to come to rest: other plans look for one thing that goes wrong."""
+        """How long the run rests: only chaos must come to rest, other plans look for one fault."""
         return seconds if self._plan == "chaos" else 0.0
 
-    def _end(self, yard: Processes, slots: tuple[str, ...]) -> None:
+    def _end(self, processes: LiveProcesses, slots: tuple[str, ...]) -> None:
         for slot in slots:
-            if slot in yard.lives:
-                yard.term(yard.lives[slot])
-        while any(slot in yard.lives for slot in slots):
-            yard.tick()
+            if slot in processes.running:
+                processes.term(processes.running[slot])
+        while any(slot in processes.running for slot in slots):
+            processes.tick()
             time.sleep(TICK_S)
 
     def _lag(self, hub: headrace.Hub) -> int:

@@ -1,4 +1,4 @@
-"""The product broken on purpose, inside one process of a live run: the checker must see it."""
+"""Sabotage: deliberate bugs inside one process of a live run, which the checker must find."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def do(kind: str) -> None:
 
 
 class _Believing:
-    """A transaction in which every grant is in force, and nobody else has committed."""
+    """A transaction in which every grant seems in force and every commit the first."""
 
     def __init__(self, tx: Any, grant: Grant, done: Slice) -> None:
         self._tx = tx
@@ -50,7 +50,7 @@ class _Believing:
 
 
 def _never_fence() -> None:
-    """Commits are not checked, and no member ever doubts its lease."""
+    """Switch fencing off: commits are not checked, and no member ever doubts its lease."""
     checked = transaction.commit
 
     def commit(tx: Any, commit: Commit, parts: Sequence[Part]) -> list[Place]:
@@ -62,7 +62,7 @@ def _never_fence() -> None:
 
 
 def _acknowledge_early() -> None:
-    """Whoever appends is answered before the transaction commits."""
+    """Answer appends before their transaction commits."""
     applied, answer = writer._apply, writer._Request.answer
 
     def tolerant(request: Any) -> None:

@@ -1,5 +1,5 @@
-"""Members and producers as real processes, killed, stopped and out of disk: what they told outside
-the hub is judged, and a product broken on purpose is found out."""
+"""Live runs: real members and producers, killed, stopped and out of disk, pass the checker; members
+and producers with a deliberate bug do not."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_hurt_processes_lose_nothing_and_double_only_what_they_may(
 ) -> None:
     if chosen == "fresh":
         chosen = secrets.token_hex(4)
-    verdict = LiveRun(tmp_path, chosen, SECONDS).verdict()
+    verdict = LiveRun(tmp_path, chosen, SECONDS).run()
     shown = f"seed {chosen}, evidence in {tmp_path}: {verdict}"
     sys.stdout.write(shown)
     assert not verdict.violations, shown
@@ -35,11 +35,11 @@ def test_hurt_processes_lose_nothing_and_double_only_what_they_may(
 
 @pytest.mark.slow
 def test_members_that_are_not_fenced_are_found_out(tmp_path: Path) -> None:
-    verdict = LiveRun(tmp_path, seed(), 7, plan="zombies", sabotage="fencing").verdict()
+    verdict = LiveRun(tmp_path, seed(), 7, plan="zombies", sabotage="fencing").run()
     assert "T5" in verdict.broken, verdict
 
 
 @pytest.mark.slow
 def test_an_acknowledgement_before_the_commit_is_found_out(tmp_path: Path) -> None:
-    verdict = LiveRun(tmp_path, seed(), 5, plan="impatience", sabotage="early-ack").verdict()
+    verdict = LiveRun(tmp_path, seed(), 5, plan="impatience", sabotage="early-ack").run()
     assert "G1" in verdict.broken, verdict

@@ -1,0 +1,1 @@
+"""Fail point proofs: replicas killed at every named place."""

@@ -1,5 +1,5 @@
-"""``python -m tests.harness.proof --records N [--seed S]``: kills at every fail point of lanes
-and replicas, while N records come each time."""
+"""``python -m tests.harness.proof --records N [--seed S]``: kills a replica at every fail point of
+lanes and replicas, while N records come each time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.harness.proof.points import HURT, Verdict, verdict
+from tests.harness.proof.points import HURT, PointsVerdict, kill_at_points
 
 RECORDS = 100_000
 
@@ -22,9 +22,9 @@ def main() -> int:
     given = parser.parse_args()
     seed = given.seed or secrets.token_hex(4)
     sys.stdout.write(f"seed {seed}\n")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # replicas end with this process
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the replicas end too
     with tempfile.TemporaryDirectory(prefix="headrace-prove-") as place:
-        found = verdict(Path(place), HURT, given.records, seed=seed, tell=_say)
+        found = kill_at_points(Path(place), HURT, given.records, seed=seed, tell=_say)
     return _show(found, seed)
 
 
@@ -33,7 +33,7 @@ def _say(line: str) -> None:
     sys.stdout.flush()
 
 
-def _show(found: Verdict, seed: str) -> int:
+def _show(found: PointsVerdict, seed: str) -> int:
     missed = sorted(set(HURT) - set(found.died))
     for name, each in found.streams.items():
         _say(

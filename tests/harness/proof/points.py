@@ -1,7 +1,7 @@
-"""Crash anywhere: for each fail point of lanes and replicas one replica is killed right there while
-records go through three stages with state, and nothing may come of it.
+"""Kills a replica at each fail point of lanes and replicas, while records go through three stages
+with state. Nothing may be lost, doubled or out of order.
 
-Here nothing is compared with a reference: what must come out follows from what went in.
+There is no reference run: the expected outputs follow from the input.
 """
 
 from __future__ import annotations
@@ -26,42 +26,42 @@ from headrace.tools.proof.evidence import Found, origins_of, size
 from headrace.tools.proof.judge import Case, Judgement, judged
 from headrace.tools.proof.load import Load
 from headrace.tools.proof.progress import ProgressWatch
-from headrace.tools.proof.replicas import Life, Replicas
+from headrace.tools.proof.replicas import ReplicaProcess, Replicas
 from headrace.tools.proof.sample import made_up
 from headrace.tools.proof.scratch import Scratch
 from headrace.tools.proof.state import stored_state
 
 HURT = tuple(name for name in POINTS if name.startswith(("lane.", "replica.")))
 AT = {"lane": 8, "replica": 2}
-"""At which passage: not the first, so that others have begun too."""
+"""At which passage of the point: not the first, so that other work has begun too."""
 BEGINS = ("replica.before-begin", "replica.after-begin")
 RELEASES = ("replica.before-release", "replica.after-release")
 LOAD_S = 0.5
-"""The records of one point come in so much time."""
+"""In how much time the records of one point come."""
 TRIES = 5
 TAKEN_S_MAX = 8.0
 WITHIN_S = 60.0
 CATCH_UP_S = 600.0
 BACKLOG = 50_000
-"""With more than this on their way in all stages, more replicas are killed at the same point."""
+"""While more records than this are on their way, more replicas are killed at the same point."""
 TICK_S = 0.05
 STEADY, VICTIM, THIRD = 0, 1, 2
 PLACE = "headrace.tools.proof.stages:topology"
 
 
-class Verdict(NamedTuple):
-    """Of one run over several points."""
+class PointsVerdict(NamedTuple):
+    """The verdict on one run over several points."""
 
     died: list[str]
-    """The points where a replica was really killed, or stopped."""
+    """The points at which a replica was killed, or stopped."""
     deaths: int
-    """How often one was."""
+    """How many replicas were killed or stopped."""
     records: int
     streams: dict[str, Judgement]
     state: dict[str, bool]
-    """Whether it is what a fold over the input makes."""
+    """Whether the state of each computation equals a fold over the input."""
     ended: list[str]
-    """Replicas that ended without having been told to."""
+    """Replicas that ended by themselves."""
     seconds: float
 
     @property
@@ -70,7 +70,7 @@ class Verdict(NamedTuple):
         return fine and all(self.state.values()) and not self.ended
 
 
-def verdict(
+def kill_at_points(
     place: Path,
     points: Sequence[str],
     records: int,
@@ -79,48 +79,55 @@ def verdict(
     action: str = "kill",
     tell: Callable[[str], object] = lambda line: None,
     extra: dict[str, str] | None = None,
-) -> Verdict:
-    """Kill one replica after the other, each at one of the points while so many records come."""
+) -> PointsVerdict:
+    """Kill one replica after the other, each at one of the points while ``records`` records
+    come."""
     began_s = time.monotonic()
-    # With one lane, one that is stopped there hardly ever holds the lock that others need.
+    # With one lane, a stopped replica hardly ever holds the write lock.
     settings = RunSettings(lanes=1) if action == "stop" else RunSettings()
     scratch = Scratch(place, stages.topology, settings)
     with headrace.open(scratch.hub) as hub:
         scratch.make_streams(hub, {})
-        crew = Replicas(scratch, [PLACE, "--engine", "local"], CATCH_UP_S, restarting=False)
-        run = _Run(hub, crew, seed, records, action, extra or {})
-        with _ending(crew):
+        replicas = Replicas(scratch, [PLACE, "--engine", "local"], CATCH_UP_S, restarting=False)
+        run = _PointsRun(hub, replicas, seed, records, action, extra or {})
+        with _ending(replicas):
             run.start()
             for point in points:
                 tell(f"{time.monotonic() - began_s:6.1f} s  {point}:{action}")
                 run.hurt(point)
             run.catch_up()
-            crew.end_all()
+            replicas.end_all()
         total = run.appended
         judgements = judgements_of(hub)
-        ended = [f"{name} ({code}): {said}" for name, code, said in crew.ended]
+        ended = [f"{name} ({code}): {said}" for name, code, said in replicas.ended]
         state = state_of(hub)
         seconds = time.monotonic() - began_s
-        return Verdict(run.died, run.deaths, total, judgements, state, ended, seconds)
+        return PointsVerdict(run.died, run.deaths, total, judgements, state, ended, seconds)
 
 
 @contextmanager
-def _ending(crew: Replicas) -> Iterator[None]:
+def _ending(replicas: Replicas) -> Iterator[None]:
     try:
         yield
     finally:
-        crew.kill_all()
+        replicas.kill_all()
 
 
-class _Run:
+class _PointsRun:
     def __init__(
-        self, hub: Hub, crew: Replicas, seed: str, records: int, action: str, extra: dict[str, str]
+        self,
+        hub: Hub,
+        replicas: Replicas,
+        seed: str,
+        records: int,
+        action: str,
+        extra: dict[str, str],
     ) -> None:
         self.died: list[str] = []
         self.deaths = 0
         self.appended = 0
         self._hub = hub
-        self._crew = crew
+        self._replicas = replicas
         self._seed = seed
         self._records = records
         self._action = action
@@ -129,12 +136,12 @@ class _Run:
         self._loads = 0
 
     def start(self) -> None:
-        self._crew.start(STEADY, extra=self._extra)
+        self._replicas.start(STEADY, extra=self._extra)
         self._until(self._watch.everything_begun, "work begins")
 
     def hurt(self, point: str) -> None:
-        """Kill one there while records come; and more of them, as long as many are on their
-        way."""
+        """Kill a replica at the point while records come, and more replicas while many records are
+        on their way."""
         for _ in range(TRIES):
             hurt = self._hurt(point, self._load())
             self.deaths += hurt
@@ -145,11 +152,11 @@ class _Run:
             self.deaths += self._hurt(point, None)
 
     def _hurt(self, point: str, load: Load | None) -> bool:
-        """Whether one replica was killed there; or stopped there, until others had done its
+        """Whether a replica was killed at the point; or stopped there until others had done its
         work."""
-        crew, watch = self._crew, self._watch
+        replicas, watch = self._replicas, self._watch
         at = 1 if point in RELEASES else AT[point.partition(".")[0]]
-        victim = crew.start(VICTIM, f"{point}:{self._action}@{at}", self._extra)
+        victim = replicas.start(VICTIM, f"{point}:{self._action}@{at}", self._extra)
         if point not in BEGINS:
             self._until(
                 lambda: watch.at_work(victim.name) or _is_hurt(victim), f"{victim.name} works"
@@ -158,26 +165,28 @@ class _Run:
             load.start()
         try:
             if point in RELEASES:
-                crew.start(THIRD, extra=self._extra)  # it has to give some of its shards up
+                replicas.start(
+                    THIRD, extra=self._extra
+                )  # the victim has to give up some of its shards
             self._until(
                 lambda: _is_hurt(victim) or (load is None and not watch.lag),
                 f"{victim.name} is hurt at {point}",
             )
             hurt = victim.code == -signal.SIGKILL
             if self._action == "stop":
-                # Only then what it commits would come twice. Not if it was stopped with the lock
-                # that the others need.
+                # Others must have done its work: only then a commit of it would come twice. They
+                # cannot if it was stopped with the write lock.
                 done = self._within(lambda: _is_over(load) and watch.lag == 0, TAKEN_S_MAX)
                 hurt = done and victim.stands_still()
-                crew.resume(victim)
+                replicas.resume(victim)
             self._until(lambda: _is_over(load), "all is appended")
         finally:
             if load is not None:
                 load.stop()
                 self.appended += load.total
         for slot in (VICTIM, THIRD):
-            if slot in crew.lives:
-                crew.end(crew.lives[slot])
+            if slot in replicas.running:
+                replicas.end(replicas.running[slot])
         return hurt
 
     def catch_up(self) -> None:
@@ -200,7 +209,7 @@ class _Run:
         if not self._within(condition, within_s):
             raise AssertionError(
                 f"not within {within_s:g} s: {what}; lag {self._watch.lag}, "
-                f"{self._watch.stopped()}, {self._crew.ended}"
+                f"{self._watch.stopped()}, {self._replicas.ended}"
             )
 
     def _within(self, condition: Callable[[], bool], within_s: float) -> bool:
@@ -208,7 +217,7 @@ class _Run:
         while not condition():
             if time.monotonic() > end_s:
                 return False
-            self._crew.tick()
+            self._replicas.tick()
             self._watch.look(time.monotonic())
             time.sleep(TICK_S)
         return True
@@ -218,16 +227,16 @@ def _is_over(load: Load | None) -> bool:
     return load is None or load.is_over
 
 
-def _is_hurt(life: Life) -> bool:
-    return life.code is not None or life.stands_still()
+def _is_hurt(replica: ReplicaProcess) -> bool:
+    return replica.code is not None or replica.stands_still()
 
 
-# What must have come out
+# The expected outputs
 
 
 def judgements_of(hub: Hub) -> dict[str, Judgement]:
-    """Of every stream but the source. Keys stay in their shards all the way, so that one shard
-    after the other can be judged."""
+    """The judgement of every stream but the source. Keys stay in their shards all the way, so each
+    shard can be judged by itself."""
     found: dict[str, Judgement] = {}
     for shard in hub.stream(stages.ORDERS).info.shards:
         before = origins_of(hub.stream(stages.ORDERS), shard.index)
@@ -260,7 +269,7 @@ def _both(one: Judgement, other: Judgement) -> Judgement:
 
 
 def state_of(hub: Hub) -> dict[str, bool]:
-    """Whether each computation remembers what a fold over the source makes."""
+    """Whether the state of each computation equals a fold over the source."""
     source = hub.stream(stages.ORDERS)
     expected: dict[str, stages.Fold] = {}
     for record in _all(source):

@@ -1,4 +1,4 @@
-"""``make sim``: many seeds on all cores, or one with its story."""
+"""``make sim``: simulates many seeds on all cores, or one seed and prints its story."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from concurrent.futures import ProcessPoolExecutor
 import click
 
 from tests.harness.simulator import dispatching
-from tests.harness.simulator.simulation import DURATION_S, Outcome, shrunk, simulate
+from tests.harness.simulator.simulation import DURATION_S, SimulationOutcome, shrunk, simulate
 
 SOMETIMES = (
     "checkpoint exactly at a closed end",
@@ -21,25 +21,24 @@ SOMETIMES = (
     "eviction races a return",
     "heartbeat answer overtaken",
     "newer incarnation takes over",
-    "nobody is left",
+    "no member is left",
     "pause between lease check and effect",
     "split or merge during a transfer",
     "transfer cancelled, next owner gone",
     "unknown but applied",
 )
-"""States that the simulation must reach, or it is blind."""
-
+"""States that the simulation must reach: a run that does not tests too little."""
 
 DISPATCHERS = 10
-"""For each seed so many of the dispatcher's are run, from that multiple of it on."""
+"""How many dispatch simulations run for each seed; their own seeds begin at that multiple of it."""
 SECONDS_MIN = 600.0
-"""What comes to rest after the last fault needs its time."""
+"""A group needs this long to come to rest after the last fault."""
 
 
 @click.command()
 @click.option("--seeds", type=click.IntRange(1), default=40, help="How many seeds.")
-@click.option("--start", type=int, default=None, help="The first one; drawn if not given.")
-@click.option("--seed", type=int, default=None, help="Only this one; its story if it fails.")
+@click.option("--start", type=int, default=None, help="The first seed [a random one].")
+@click.option("--seed", type=int, default=None, help="Only this seed, with its story if it fails.")
 @click.option("--jobs", type=click.IntRange(1), default=os.cpu_count() or 1)
 @click.option(
     "--seconds",
@@ -48,11 +47,11 @@ SECONDS_MIN = 600.0
     help="Simulated seconds per seed.",
 )
 def main(seeds: int, start: int | None, seed: int | None, jobs: int, seconds: float) -> None:
-    """Simulate groups of members and dispatchers under faults; the exit code tells whether all
-    went well."""
+    """Simulate groups and dispatch under faults. The exit code is 1 if an invariant was
+    violated."""
     if seed is not None:
         if start is not None:
-            raise click.UsageError("--seed is one seed, --start the first of some: not both")
+            raise click.UsageError("give --seed or --start, not both")
         start, seeds = seed, 1
     if start is None:
         start = int.from_bytes(os.urandom(4), "big")
@@ -61,13 +60,13 @@ def main(seeds: int, start: int | None, seed: int | None, jobs: int, seconds: fl
         list(run_dispatchers(range(start, start + seeds), jobs)), whole=seeds >= 100
     )
     began_s = time.monotonic()
-    outcomes = list(_told(run(range(start, start + seeds), jobs, seconds), seeds))
+    outcomes = list(_counted(run(range(start, start + seeds), jobs, seconds), seeds))
     took_s = time.monotonic() - began_s
     sys.exit(dispatched | report(outcomes, took_s, seconds=seconds, whole=seeds >= 100))
 
 
-def run(seeds: range, jobs: int, seconds: float = DURATION_S) -> Iterable[Outcome]:
-    """The outcomes in order of their seeds."""
+def run(seeds: range, jobs: int, seconds: float = DURATION_S) -> Iterable[SimulationOutcome]:
+    """The outcomes of the group simulation, in the order of their seeds."""
     if jobs == 1 or len(seeds) == 1:
         yield from (simulate(seed, seconds) for seed in seeds)
         return
@@ -75,8 +74,8 @@ def run(seeds: range, jobs: int, seconds: float = DURATION_S) -> Iterable[Outcom
         yield from pool.map(simulate, seeds, [seconds] * len(seeds), chunksize=2)
 
 
-def report(outcomes: list[Outcome], took_s: float, *, seconds: float, whole: bool) -> int:
-    """Print what was found; the last line sums it up."""
+def report(outcomes: list[SimulationOutcome], took_s: float, *, seconds: float, whole: bool) -> int:
+    """Print the violations; the last line is the summary."""
     counts: Counter[str] = sum((outcome.counts for outcome in outcomes), Counter())
     bad = [outcome for outcome in outcomes if outcome.violation]
     for outcome in bad:
@@ -101,8 +100,8 @@ def report(outcomes: list[Outcome], took_s: float, *, seconds: float, whole: boo
     return 1 if bad or (whole and unreached) else 0
 
 
-def run_dispatchers(seeds: range, jobs: int) -> Iterable[dispatching.Outcome]:
-    """The outcomes in order of their seeds."""
+def run_dispatchers(seeds: range, jobs: int) -> Iterable[dispatching.DispatchOutcome]:
+    """The outcomes of the dispatch simulation, in the order of their seeds."""
     own = range(seeds.start * DISPATCHERS, seeds.stop * DISPATCHERS)
     if jobs == 1 or len(seeds) == 1:
         yield from map(dispatching.simulate, own)
@@ -111,8 +110,8 @@ def run_dispatchers(seeds: range, jobs: int) -> Iterable[dispatching.Outcome]:
         yield from pool.map(dispatching.simulate, own, chunksize=DISPATCHERS)
 
 
-def report_dispatchers(outcomes: list[dispatching.Outcome], *, whole: bool) -> int:
-    """Print what was found; the last line sums it up."""
+def report_dispatchers(outcomes: list[dispatching.DispatchOutcome], *, whole: bool) -> int:
+    """Print the violations; the last line is the summary."""
     counts: Counter[str] = sum((outcome.counts for outcome in outcomes), Counter())
     bad = [outcome for outcome in outcomes if outcome.violation]
     for outcome in bad:
@@ -132,7 +131,7 @@ def report_dispatchers(outcomes: list[dispatching.Outcome], *, whole: bool) -> i
     return 1 if bad or (whole and unreached) else 0
 
 
-def _told(outcomes: Iterable[Outcome], seeds: int) -> Iterable[Outcome]:
+def _counted(outcomes: Iterable[SimulationOutcome], seeds: int) -> Iterable[SimulationOutcome]:
     for number, outcome in enumerate(outcomes, 1):
         if sys.stderr.isatty():
             click.echo(f"\r{number} of {seeds}", nl=number == seeds, err=True)

@@ -1,4 +1,4 @@
-"""What goes wrong, and what people do meanwhile: drawn from the seed, at any moment."""
+"""The faults of a simulation, and what administrators do meanwhile: all drawn from the seed."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from headrace.core.groups.events import (
 from headrace.core.model import ShardId, StreamInfo
 from tests.harness.simulator.checks import Checks
 from tests.harness.simulator.net import Done, Net
-from tests.harness.simulator.observer import Observer
-from tests.harness.simulator.replica import Replica
+from tests.harness.simulator.observer import SimObserver
+from tests.harness.simulator.replica import SimReplica
 from tests.harness.simulator.store import STREAMS, SimStore
 from tests.harness.simulator.swarm import SESSION_S, Swarm
 from tests.harness.simulator.world import Node, World
@@ -32,9 +32,9 @@ class Chaos:
         swarm: Swarm,
         store: SimStore,
         net: Net,
-        replicas: list[Replica],
-        observers: list[Observer],
-        admin: Observer,
+        replicas: list[SimReplica],
+        observers: list[SimObserver],
+        admin: SimObserver,
         checks: Checks,
     ) -> None:
         self.world = world
@@ -71,7 +71,7 @@ class Chaos:
         self._produce()
 
     def heal(self) -> None:
-        """Nothing goes wrong any more; everybody who shall be there comes back."""
+        """End all faults; every process that shall be there comes back."""
         self.over = True
         self.net.faulty = self.store.faulty = False
         self.net.cut.clear()
@@ -100,8 +100,8 @@ class Chaos:
                 self.store.create_stream(stream, 2)
         self.admin.node.later(1.0, self._resume_all)
 
-    def _shut_out(self, replica: Replica) -> None:
-        """For good: dead, or still there and heard by nobody."""
+    def _shut_out(self, replica: SimReplica) -> None:
+        """Shut a replica out for good: dead, or alive and unheard."""
         replica.wanted = False
         if self.net.servers and self.world.seed % 2:
             replica.wanted = replica.node.alive
@@ -123,7 +123,7 @@ class Chaos:
 
         self.world.after(self.world.about(every_s), fire)
 
-    # Records
+    # Append records
 
     def _produce(self) -> None:
         if not self.producing:
@@ -138,32 +138,32 @@ class Chaos:
     # Processes
 
     def _kill(self) -> None:
-        nodes: list[Replica | Observer] = [*self.replicas, *self.servers]
+        nodes: list[SimReplica | SimObserver] = [*self.replicas, *self.servers]
         victim = self.world.dice.choice(nodes)
         if self.world.chance(0.3):
             victim.node.doom = lambda: self._kill_now(victim)
         else:
             self._kill_now(victim)
 
-    def _kill_now(self, victim: Replica | Observer) -> None:
+    def _kill_now(self, victim: SimReplica | SimObserver) -> None:
         if not victim.node.alive:
             return
         self.world.counts["kills"] += 1
         self.world.note(None, "kill", victim.node.name)
-        if isinstance(victim, Observer):
+        if isinstance(victim, SimObserver):
             victim.node.kill()
             self.world.after(self.world.about(10), lambda: self._restart_server(victim))
             return
         victim.kill()
         self.world.after(self.world.about(15), lambda: self._restart(victim))
 
-    def _restart(self, replica: Replica) -> None:
+    def _restart(self, replica: SimReplica) -> None:
         if not replica.node.alive and not self.over:
             self.world.note(None, "start", replica.node.name)
             replica.wanted = True
             replica.start()
 
-    def _restart_server(self, server: Observer) -> None:
+    def _restart_server(self, server: SimObserver) -> None:
         if not server.node.alive:
             server.node.alive = True
             server.start(lambda: None)
@@ -175,7 +175,7 @@ class Chaos:
         return [r.node for r in self.replicas] + [s.node for s in self.servers]
 
     def _pause_everyone(self) -> None:
-        """All at once and together, as when a laptop sleeps; or one by one, in any order."""
+        """Pause all processes together, as when a laptop sleeps; or one by one, in any order."""
         together = self.world.chance(0.5)
         seconds = self.world.about(SESSION_S * 2)
         for node in self._nodes():
@@ -208,14 +208,14 @@ class Chaos:
             replica.leave()
             self.world.after(self.world.about(30), lambda: self._come_back(replica))
 
-    def _come_back(self, replica: Replica) -> None:
+    def _come_back(self, replica: SimReplica) -> None:
         if not self.over:
             replica.come_back()
 
-    # Network and signs
+    # The network, and signs of life
 
     def _part(self) -> None:
-        """One way only, or both."""
+        """Cut the network between two processes, in one direction or in both."""
         names = [node.name for node in self._nodes()]
         one, other = self.world.dice.sample(names, 2)
         ways = {(one, other)} if self.world.chance(0.6) else {(one, other), (other, one)}
@@ -241,7 +241,7 @@ class Chaos:
         self.world.counts["sometimes: split or merge during a transfer"] += moving
         self._change_shards(info)
         if self.world.chance(0.3):
-            # At once again, so that some shards are closed before they get a record.
+            # A second change at once: some shards are closed before they get a record.
             self._change_shards(self.store.streams[stream])
 
     def _change_shards(self, info: StreamInfo) -> None:
@@ -266,7 +266,7 @@ class Chaos:
             self.world.note(None, "create stream b")
             self.store.create_stream("b", self.world.dice.randint(1, 3))
 
-    # What people do to the group, by what they saw of it
+    # What administrators ask for, from what they saw of the group
 
     def _some_shard(self) -> tuple[ShardId, int] | None:
         shards = sorted(self.checks.group.shards)

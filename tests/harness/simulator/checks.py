@@ -1,8 +1,9 @@
-"""The invariants, by name, looked at after every step: T on what is written, E on what processes
-do, L (in `simulation`) when everything has come to rest.
+"""The invariants of groups, by name, checked after every step.
 
-E4, that only what was not committed is repeated, has no check of its own: by E2 each epoch begins
-at the checkpoint of its grant and goes on without a gap, and by T4 checkpoints do not go back."""
+T is about what is written, E about what processes do, L (in `simulation`) about a group at rest.
+
+E4, that only uncommitted records are repeated, has no check of its own: by E2 each epoch begins at
+the checkpoint of its grant and has no gap, and by T4 checkpoints do not go back."""
 
 from __future__ import annotations
 
@@ -33,16 +34,16 @@ from headrace.core.groups.machine import step
 from headrace.core.groups.silence import MemberId
 from headrace.core.model import ShardId, Slice
 from headrace.core.ports import Grant
-from tests.harness.simulator.net import Asked, Net
-from tests.harness.simulator.replica import Replica
+from tests.harness.simulator.net import AskedEvent, Net
+from tests.harness.simulator.replica import SimReplica
 from tests.harness.simulator.store import GROUP, SimStore
 from tests.harness.simulator.swarm import DRIFT_MAX
-from tests.harness.simulator.worker import Worker
+from tests.harness.simulator.worker import SimWorker
 from tests.harness.simulator.world import World
 
 GROUP_BYTES_MAX = 512 * 1024
 HANDLER_S_MAX = 0.3
-"""A handler that takes no longer than this cannot outlive the lease that was checked before it."""
+"""A handler that takes no longer than this cannot outlive the lease checked before it."""
 
 
 class Violation(AssertionError):
@@ -56,22 +57,22 @@ class Violation(AssertionError):
 
 @dataclass(slots=True)
 class _Tenure:
-    """One epoch of a shard: who got it, from where on, and what came of it."""
+    """One epoch of a shard: its owner, where it began, how far it got and how it ended."""
 
     owner: MemberId
     start: int
     """The checkpoint at the grant."""
     next: int = -1
-    """The offset that must be next, once there was one."""
+    """The offset that the next effect must have; -1 before the first effect."""
     ended_at: int | None = None
-    """The group's version when the epoch was superseded."""
+    """The version of the group when the epoch was superseded."""
     ended_s: float = 0.0
     ended_by: str = ""
     doer: MemberId | None = None
 
 
 @dataclass(slots=True)
-class _Shard:
+class _ShardHistory:
     epoch: int = 0
     tenures: dict[int, _Tenure] = field(default_factory=dict)
     done_once: set[int] = field(default_factory=set)
@@ -80,27 +81,27 @@ class _Shard:
 
 
 class Checks:
-    """Told of every write, commit, effect and eviction; raises `Violation`."""
+    """Is told of every write, commit, effect and eviction, and raises `Violation`."""
 
     def __init__(self, world: World, store: SimStore, net: Net) -> None:
         self.world = world
         self.store = store
         self.net = net
-        self.replicas: list[Replica] = []
+        self.replicas: list[SimReplica] = []
         self.group = Group(GROUP)
         self.edges: set[tuple[str, str, str]] = set()
         self.last_change_of_owner_s = 0.0
         self.hand_overs = 0
         self.newest: dict[str, int] = {}
-        """The highest incarnation of each name that was ever a member."""
+        """The highest incarnation that was ever a member, by name."""
         self.looked: dict[Evict, float] = {}
-        """How long the member had been silent, for sure, when its observer last found it so. Each
-        eviction by itself: what another observer found excuses nobody."""
+        """How long a member had surely been silent when its observer last found it silent. Each
+        eviction counts by itself: the finding of another observer does not excuse it."""
         self.applied: list[Event] = []
-        """What people asked for, and was written."""
-        self.shards: dict[ShardId, _Shard] = {}
+        """What administrators asked for and was written."""
+        self.shards: dict[ShardId, _ShardHistory] = {}
         self.ordered: set[ShardId] = set()
-        """Shards that entered while order was on, and whose ancestors nobody reopened since."""
+        """Shards that entered while order was on, and whose ancestors were not reopened since."""
         store.watching.append(self)
 
     # Writes to the store
@@ -111,7 +112,7 @@ class Checks:
         value = puts.get(store_keys.group_key(GROUP))
         if value is None:
             return
-        assert isinstance(why, Asked)
+        assert isinstance(why, AskedEvent)
         before, event = self.group, why.event
         after = decoded(value, Allocator)
         if store_keys.group_key(GROUP) not in checks or after.version != before.version + 1:
@@ -143,7 +144,7 @@ class Checks:
             self.newest[name] = member.incarnation
 
     def acknowledged(self, event: Fence | Stop | ForceCheckpoint, reply: Any) -> None:
-        """It was said to have happened."""
+        """An administrator was told that the event was stored."""
         if isinstance(reply, Settled) and event not in self.applied:
             self._fail("A1", event.shard, f"{event} was said to be stored")
 
@@ -151,7 +152,7 @@ class Checks:
         if encoded(group) != value or len(value) > GROUP_BYTES_MAX:
             self._fail("T10", None, f"{len(value)} bytes do not come back")
 
-    def _check_step(self, before: Group, after: Group, asked: Asked) -> None:
+    def _check_step(self, before: Group, after: Group, asked: AskedEvent) -> None:
         event: Any = asked.event
         if isinstance(event, Swept) or (not before.exists and before.streams):
             return
@@ -168,12 +169,12 @@ class Checks:
         if isinstance(event, Join) and known is not None:
             self.world.counts["sometimes: newer incarnation takes over"] += 1
         if not after.members and before.members:
-            self.world.counts["sometimes: nobody is left"] += 1
+            self.world.counts["sometimes: no member is left"] += 1
 
     def _check_shard(self, shard: ShardId, before: Group, after: Group, event: Any) -> None:
         old = before.shards.get(shard) or ShardStanding("waiting")
         new = after.shards.get(shard)
-        mine = self.shards.setdefault(shard, _Shard())
+        mine = self.shards.setdefault(shard, _ShardHistory())
         if new is None:
             self._superseded(shard, old, before, after, event)
             return
@@ -255,7 +256,7 @@ class Checks:
         return "released"
 
     def _forced(self, before: Group, after: Group, event: ForceCheckpoint) -> None:
-        mine = self.shards.setdefault(event.shard, _Shard())
+        mine = self.shards.setdefault(event.shard, _ShardHistory())
         mine.outputs = -1
         for tenure in mine.tenures.values():
             tenure.next = -1
@@ -267,13 +268,13 @@ class Checks:
         self.ordered -= {s for s in self.ordered if event.shard in self._ancestors(s)}
 
     def _begin_anew(self, before: Group, after: Group) -> None:
-        """Another stream under the name, or another group: offsets begin anew, epochs go on."""
+        """Reset offsets, keep epochs: the name stands for another stream, or another group."""
         for shard, mine in list(self.shards.items()):
             same = before.streams.get(shard.stream) == after.streams.get(shard.stream)
             if not same or not after.exists:
                 for tenure in mine.tenures.values():
                     tenure.next = -1
-                self.shards[shard] = _Shard(mine.epoch, mine.tenures)
+                self.shards[shard] = _ShardHistory(mine.epoch, mine.tenures)
 
     # Order
 
@@ -294,7 +295,7 @@ class Checks:
             return
         info = self.store.streams.get(shard.stream)
         if info is None or info.id != after.streams[shard.stream]:
-            return  # the group has yet to hear that this is another stream, with other ancestors
+            return  # the group does not know yet that this is another stream, with other ancestors
         for ancestor in self._ancestors(shard):
             if not self.store.is_read(ancestor):
                 self._fail("T7", shard, f"owned by {new.owner} before {ancestor} was read")
@@ -318,7 +319,9 @@ class Checks:
 
     # Commits
 
-    def committed(self, who: Worker, shard: ShardId, grant: Grant, done: Slice, was: int) -> None:
+    def committed(
+        self, who: SimWorker, shard: ShardId, grant: Grant, done: Slice, was: int
+    ) -> None:
         standing = self.group.shards.get(shard)
         mine = self.shards[shard]
         owner = None if standing is None else self._owner(self.group, standing)
@@ -344,12 +347,12 @@ class Checks:
 
     # What processes do
 
-    def began(self, worker: Worker) -> None:
+    def began(self, worker: SimWorker) -> None:
         tenure = self.shards[worker.shard].tenures.get(worker.epoch)
         if tenure is None or tenure.owner != (worker.member, worker.incarnation):
             self._fail("E1", worker.shard, f"{worker.member} begins under epoch {worker.epoch}")
 
-    def effect(self, worker: Worker, offset: int) -> None:
+    def effect(self, worker: SimWorker, offset: int) -> None:
         shard, epoch = worker.shard, worker.epoch
         mine = self.shards[shard]
         tenure = mine.tenures[epoch]
@@ -368,8 +371,9 @@ class Checks:
         else:
             self._check_zombie(worker, tenure, offset)
 
-    def _check_zombie(self, worker: Worker, tenure: _Tenure, offset: int) -> None:
-        """An effect under an epoch that was superseded: only by one who could not know."""
+    def _check_zombie(self, worker: SimWorker, tenure: _Tenure, offset: int) -> None:
+        """Check an effect under a superseded epoch: the worker must not have known that it was
+        over."""
         assert tenure.ended_at is not None
         self.world.counts["zombie effects"] += 1
         excused = worker.node.pauses != worker.checked_pauses or worker.node.slowness > 1
@@ -389,7 +393,7 @@ class Checks:
                     self._fail("E8", shard, f"effect before {ancestor} was read")
 
     def evicting(self, evict: Evict, watched_s: float) -> None:
-        """Right before an eviction is written, by one who had watched that long."""
+        """An observer that had watched for ``watched_s`` is about to write an eviction."""
         who = evict.member, evict.incarnation
         member = self.group.members.get(evict.member)
         if member is not None and member.incarnation > evict.incarnation:

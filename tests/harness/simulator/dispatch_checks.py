@@ -1,5 +1,6 @@
-"""What a dispatcher was told, kept a second time and simply, and the invariants, by name: looked at
-with every slice that is given and after every step."""
+"""The invariants of dispatch, by name, checked with every assigned slice and after every step.
+
+They are checked against a simple model of what the dispatch machine was told."""
 
 from __future__ import annotations
 
@@ -31,24 +32,24 @@ STOPPED = "a stopped shard gets no slice"
 DUE = "a slice has something to do"
 PLACE = "a static lane keeps to its shards"
 WARM = "a shard stays with its lane"
-STARVES = "nobody starves"
-POLLING = "nobody is woken for nothing"
+STARVES = "no shard starves"
+POLLING = "no wake-up is for nothing"
 REST = "left alone, everything is done"
 
 _BLINK_S = 1e-9
 
 
 @dataclass(slots=True, eq=False)
-class Lane:
+class SimLane:
     number: int
-    given: Assigned | None = None
-    """What it works on, until its report has come or it is given up."""
+    assigned: Assigned | None = None
+    """The slice it works on, until the report has come or the lane is given up."""
     asks: bool = False
 
 
 @dataclass(slots=True, eq=False)
-class Told:
-    """What the dispatcher was told about one grant of a duty."""
+class SimGrant:
+    """What the dispatch machine was told about one grant of a duty."""
 
     duty: Duty
     token: bytes
@@ -61,184 +62,194 @@ class Told:
     called: bool = False
     ending_s: float = inf
     out: str = ""
-    """Why nothing of it may be given until it is granted anew."""
-    lane: Lane | None = None
-    last: Lane | None = None
+    """Why no slice may be assigned until the duty is granted anew; empty if slices may be."""
+    lane: SimLane | None = None
+    last: SimLane | None = None
 
 
 @dataclass(slots=True)
-class Book:
-    """Told of everything that the dispatcher is told and gives out; raises `Violation`."""
+class DispatchModel:
+    """Is told what the dispatch machine is told and assigns, and raises `Violation`."""
 
     world: World
     rules: Mapping[str, Rules]
     lanes_max: int
     allocation: Allocation
-    lanes: dict[int, Lane] = field(default_factory=dict)
-    told: dict[Duty, Told] = field(default_factory=dict)
-    leaving: dict[Lane, float] = field(default_factory=dict)
-    """Lanes at work under grants that are over, and until when they are waited for."""
+    lanes: dict[int, SimLane] = field(default_factory=dict)
+    grants: dict[Duty, SimGrant] = field(default_factory=dict)
+    leaving: dict[SimLane, float] = field(default_factory=dict)
+    """Lanes that work under grants that are over, and how long they are waited for."""
     stopped: set[str] = field(default_factory=set)
     number: int = 0
 
     # Slices
 
-    def given(self, given: Assigned) -> Lane:
+    def assign(self, assigned: Assigned) -> SimLane:
         now_s = self.world.now_s
-        duty, lane, told = given.duty, self.lanes[given.lane], self.told.get(given.duty)
-        if any(other.given and other.given.duty == duty for other in self.lanes.values()):
-            self.fail(TWO_LANES, duty, f"given to lane {given.lane} too")
-        if lane.given or not lane.asks:
-            self.fail(TWO_LANES, duty, f"given to lane {given.lane}, which is not free")
-        if told is None or told.out or duty.computation in self.stopped or told.ending_s < inf:
-            self.fail(STOPPED, duty, f"given to lane {given.lane}: {told}")
-        if told.parked_s is not None and told.parked_s > now_s:
-            self.fail(PARKED, duty, f"given {told.parked_s - now_s:.3f} s before its time")
-        self._check_bounds(given, told)
-        if self.ready_s(told) > now_s:
-            self.fail(DUE, duty, f"nothing to do before {self.ready_s(told):.3f} s: {told}")
+        duty, lane, grant = assigned.duty, self.lanes[assigned.lane], self.grants.get(assigned.duty)
+        if any(other.assigned and other.assigned.duty == duty for other in self.lanes.values()):
+            self.fail(TWO_LANES, duty, f"assigned to lane {assigned.lane} too")
+        if lane.assigned or not lane.asks:
+            self.fail(TWO_LANES, duty, f"assigned to lane {assigned.lane}, which is not free")
+        if grant is None or grant.out or duty.computation in self.stopped or grant.ending_s < inf:
+            self.fail(STOPPED, duty, f"assigned to lane {assigned.lane}: {grant}")
+        if grant.parked_s is not None and grant.parked_s > now_s:
+            self.fail(PARKED, duty, f"assigned {grant.parked_s - now_s:.3f} s before its time")
+        self._check_bounds(assigned, grant)
+        if self.ready_s(grant) > now_s:
+            self.fail(DUE, duty, f"nothing to do before {self.ready_s(grant):.3f} s: {grant}")
         if not self._may(lane, duty):
-            self.fail(PLACE, duty, f"given to lane {lane.number}")
-        if given.warm != (told.last is lane):
-            self.fail(WARM, duty, f"lane {lane.number} is {'warm' if given.warm else 'cold'}")
+            self.fail(PLACE, duty, f"assigned to lane {lane.number}")
+        if assigned.warm != (grant.last is lane):
+            self.fail(WARM, duty, f"lane {lane.number} is {'warm' if assigned.warm else 'cold'}")
         if self.is_full(duty.computation):
-            self.fail(CONCURRENCY, duty, f"given to lane {lane.number}")
-        self._count(given, told)
-        lane.given, lane.asks = given, False
-        told.lane = told.last = lane
-        told.called, told.parked_s = told.timer_s <= now_s, None
+            self.fail(CONCURRENCY, duty, f"assigned to lane {lane.number}")
+        self._count(assigned, grant)
+        lane.assigned, lane.asks = assigned, False
+        grant.lane = grant.last = lane
+        grant.called, grant.parked_s = grant.timer_s <= now_s, None
         return lane
 
-    def _check_bounds(self, given: Assigned, told: Told) -> None:
-        most = self.rules[given.duty.computation].capacity
+    def _check_bounds(self, assigned: Assigned, grant: SimGrant) -> None:
+        most = self.rules[assigned.duty.computation].capacity
         if most is None:
-            most = told.most or SLICE_RECORDS_MAX
-        fits = given.start <= given.end <= min(told.end, given.start + most)
-        empty = given.end == given.start < told.end
-        right = given.start == told.at and given.token == told.token and given.number > self.number
+            most = grant.most or SLICE_RECORDS_MAX
+        fits = assigned.start <= assigned.end <= min(grant.end, assigned.start + most)
+        empty = assigned.end == assigned.start < grant.end
+        right = (
+            assigned.start == grant.at
+            and assigned.token == grant.token
+            and assigned.number > self.number
+        )
         if not fits or empty or not right:
-            self.fail(FOLLOWS, given.duty, f"{given} of {told}, the last was {self.number}")
-        self.number = given.number
+            self.fail(FOLLOWS, assigned.duty, f"{assigned} of {grant}, the last was {self.number}")
+        self.number = assigned.number
 
-    def _count(self, given: Assigned, told: Told) -> None:
-        capacity = self.rules[given.duty.computation].capacity
-        size = given.end - given.start
+    def _count(self, assigned: Assigned, grant: SimGrant) -> None:
+        capacity = self.rules[assigned.duty.computation].capacity
+        size = assigned.end - assigned.start
         for happened, what in (
             (capacity is not None and size == capacity, "a batch was full"),
             (capacity is not None and 0 < size < capacity, "a batch went as it was"),
-            (told.parked_s is not None, "a parked shard came back"),
-            (not size and told.parked_s is None, "a timer without a record"),
-            (told.timer_s <= self.world.now_s and size > 0, "a timer with records"),
-            (told.most and told.end - told.at > told.most, "record by record"),
-            (told.last and not given.warm, "a shard changed its lane"),
-            (given.warm, "a lane came back to its shard"),
+            (grant.parked_s is not None, "a parked shard came back"),
+            (not size and grant.parked_s is None, "a timer without a record"),
+            (grant.timer_s <= self.world.now_s and size > 0, "a timer with records"),
+            (grant.most and grant.end - grant.at > grant.most, "record by record"),
+            (grant.last and not assigned.warm, "a shard changed its lane"),
+            (assigned.warm, "a lane came back to its shard"),
         ):
             self.world.counts[f"sometimes: {what}"] += bool(happened)
 
-    def is_current(self, lane: Lane, given: Assigned) -> bool:
-        """Whether a report on it is heeded."""
-        return self.lanes.get(lane.number) is lane and lane.given is given
+    def is_current(self, lane: SimLane, assigned: Assigned) -> bool:
+        """Whether the lane still works on the slice: only then its report counts."""
+        return self.lanes.get(lane.number) is lane and lane.assigned is assigned
 
-    def ended(self, lane: Lane) -> Told | None:
-        """Its slice is reported: the grant, if that is not over."""
-        given, lane.given = lane.given, None
-        assert given is not None
+    def ended(self, lane: SimLane) -> SimGrant | None:
+        """The slice of a lane is reported. Returns the grant, or None if it is over."""
+        assigned, lane.assigned = lane.assigned, None
+        assert assigned is not None
         if self.leaving.pop(lane, None) is not None:
             return None
-        told = self.told[given.duty]
-        told.lane = None
-        told.since_s = self.world.now_s
-        return told
+        grant = self.grants[assigned.duty]
+        grant.lane = None
+        grant.since_s = self.world.now_s
+        return grant
 
-    def lost(self, lane: Lane) -> None:
-        """It is given up: what it had in hand is in doubt."""
+    def lost(self, lane: SimLane) -> None:
+        """The lane is given up: the outcome of its slice is unknown."""
         del self.lanes[lane.number]
-        if lane.given is not None:
-            told = self.ended(lane)
-            if told is not None:
-                told.out = "doubtful"
+        if lane.assigned is not None:
+            grant = self.ended(lane)
+            if grant is not None:
+                grant.out = "doubtful"
 
-    def let_go(self, hold: DutyState) -> None:
-        told = self.told.pop(hold.duty)
-        if told.lane is not None:
-            self.fail(TWO_LANES, hold.duty, f"let go while lane {told.lane.number} works on it")
-        if told.ending_s == inf or told.token != hold.token:
-            self.fail(REVOKED, hold.duty, "let go though nobody asked for it")
+    def let_go(self, state: DutyState) -> None:
+        grant = self.grants.pop(state.duty)
+        if grant.lane is not None:
+            self.fail(TWO_LANES, state.duty, f"let go while lane {grant.lane.number} works on it")
+        if grant.ending_s == inf or grant.token != state.token:
+            self.fail(REVOKED, state.duty, "let go though it was not revoked")
 
-    def given_up(self, lane: Lane) -> None:
-        """It was found overdue."""
-        told = self.told.get(lane.given.duty) if lane.given else None
-        until_s = told.ending_s if told and told.lane is lane else self.leaving.get(lane, inf)
+    def given_up(self, lane: SimLane) -> None:
+        """The dispatch machine found the lane overdue."""
+        grant = self.grants.get(lane.assigned.duty) if lane.assigned else None
+        until_s = grant.ending_s if grant and grant.lane is lane else self.leaving.get(lane, inf)
         if self.world.now_s < until_s:
-            duty = lane.given.duty if lane.given else None
-            self.fail(REVOKED, duty, f"lane {lane.number} given up before {until_s:.3f} s")
+            duty = lane.assigned.duty if lane.assigned else None
+            self.fail(REVOKED, duty, f"lane {lane.number} assigned up before {until_s:.3f} s")
 
-    # Everything
+    # The whole state
 
-    def ready_s(self, told: Told) -> float:
-        """From when on there is something to do."""
-        if told.parked_s is not None:
-            return max(told.parked_s, told.since_s)
+    def ready_s(self, grant: SimGrant) -> float:
+        """The time from which the grant has work."""
+        if grant.parked_s is not None:
+            return max(grant.parked_s, grant.since_s)
         times = [inf]
-        if told.end > told.at:
-            rules = self.rules[told.duty.computation]
-            waits = rules.capacity is not None and told.end - told.at < rules.capacity
-            times.append(told.since_s + (rules.threshold_s if waits else 0.0))
-        times.append(max(told.timer_s, told.since_s))
+        if grant.end > grant.at:
+            rules = self.rules[grant.duty.computation]
+            waits = rules.capacity is not None and grant.end - grant.at < rules.capacity
+            times.append(grant.since_s + (rules.threshold_s if waits else 0.0))
+        times.append(max(grant.timer_s, grant.since_s))
         return min(times)
 
     def is_full(self, computation: str) -> bool:
         most = self.rules[computation].concurrency
-        given = [lane.given for lane in self.lanes.values() if lane.given]
-        return most is not None and most <= sum(g.duty.computation == computation for g in given)
+        assigned = [lane.assigned for lane in self.lanes.values() if lane.assigned]
+        return most is not None and most <= sum(g.duty.computation == computation for g in assigned)
 
-    def _may(self, lane: Lane, duty: Duty) -> bool:
+    def _may(self, lane: SimLane, duty: Duty) -> bool:
         places = self.lanes_max
         return self.allocation == "pool" or lane.number % places == duty.shard.index % places
 
-    def _ready(self) -> list[tuple[float, Told]]:
-        """What has work and may be given, the lanes aside."""
-        left = {lane.given.duty for lane in self.leaving if lane.given}
+    def _ready(self) -> list[tuple[float, SimGrant]]:
+        """The grants that have work and may be assigned, if a lane is free."""
+        left = {lane.assigned.duty for lane in self.leaving if lane.assigned}
         full = {name for name in self.rules if self.is_full(name)}
         ready = [
-            (self.ready_s(told), told)
-            for told in self.told.values()
-            if not (told.out or told.lane or told.ending_s < inf or told.duty in left)
-            and told.duty.computation not in self.stopped
+            (self.ready_s(grant), grant)
+            for grant in self.grants.values()
+            if not (grant.out or grant.lane or grant.ending_s < inf or grant.duty in left)
+            and grant.duty.computation not in self.stopped
         ]
-        due = [(since_s, told) for since_s, told in ready if since_s <= self.world.now_s]
+        due = [(since_s, grant) for since_s, grant in ready if since_s <= self.world.now_s]
         free = any(lane.asks for lane in self.lanes.values())
         allowed = [found for found in due if found[1].duty.computation not in full]
         self.world.counts["sometimes: concurrency held a shard back"] += free and due != allowed
         return allowed
 
-    def look(self, dispatch: Dispatch, dealt: list[tuple[Assigned, float, Lane | None]]) -> None:
-        """After a step: ``dealt`` is what was given, since when it waited, and who had it."""
+    def look(self, dispatch: Dispatch, dealt: list[tuple[Assigned, float, SimLane | None]]) -> None:
+        """Check a step. ``dealt`` has each assigned slice, since when its shard had waited, and the
+        lane that had it before."""
         now_s = self.world.now_s
         ready = self._ready()
         asking = [lane for lane in self.lanes.values() if lane.asks]
-        for _, told in ready:
+        for _, grant in ready:
             for lane in asking:
-                if self._may(lane, told.duty):
-                    self.fail(FREE_LANE, told.duty, f"lane {lane.number} is free: {told}")
+                if self._may(lane, grant.duty):
+                    self.fail(FREE_LANE, grant.duty, f"lane {lane.number} is free: {grant}")
                 self.world.counts["sometimes: a static lane let another's shard wait"] += 1
-        for given, since_s, last in dealt:
+        for assigned, since_s, last in dealt:
             if last in asking:
-                self.fail(WARM, given.duty, f"lane {given.lane} got it, not the one that had it")
-            for other_s, told in ready:
+                self.fail(
+                    WARM, assigned.duty, f"lane {assigned.lane} got it, not the one that had it"
+                )
+            for other_s, grant in ready:
                 longer_s = since_s - other_s
-                if self._may(self.lanes[given.lane], told.duty) and longer_s > WARM_S + _BLINK_S:
-                    self.fail(STARVES, told.duty, f"{given.duty} went before, {longer_s:.3f} s")
-        in_hand = {given.duty: given.token for given in dispatch.in_hand.values()}
-        for duty, told in self.told.items():
-            parked = told.parked_s is not None and told.parked_s > now_s
-            if parked and in_hand.get(duty) == told.token:
-                self.fail(PARKED, duty, f"parked until {told.parked_s}, and in hand")
-            if told.ending_s < inf and (told.lane is None or now_s >= told.ending_s):
-                self.fail(REVOKED, duty, f"to end by {told.ending_s:.3f} s: {told}")
+                if (
+                    self._may(self.lanes[assigned.lane], grant.duty)
+                    and longer_s > WARM_S + _BLINK_S
+                ):
+                    self.fail(STARVES, grant.duty, f"{assigned.duty} went before, {longer_s:.3f} s")
+        in_hand = {assigned.duty: assigned.token for assigned in dispatch.in_hand.values()}
+        for duty, grant in self.grants.items():
+            parked = grant.parked_s is not None and grant.parked_s > now_s
+            if parked and in_hand.get(duty) == grant.token:
+                self.fail(PARKED, duty, f"parked until {grant.parked_s}, and in hand")
+            if grant.ending_s < inf and (grant.lane is None or now_s >= grant.ending_s):
+                self.fail(REVOKED, duty, f"to end by {grant.ending_s:.3f} s: {grant}")
         for lane, until_s in self.leaving.items():
             if now_s >= until_s:
-                self.fail(REVOKED, lane.given.duty if lane.given else None, f"{lane} stays")
+                self.fail(REVOKED, lane.assigned.duty if lane.assigned else None, f"{lane} stays")
         if dispatch.wake_s() <= now_s:
             self.fail(POLLING, None, f"to be woken at {dispatch.wake_s():.3f} s again")
 

@@ -1,6 +1,6 @@
-"""What a seed draws for a dispatcher: its lanes and computations, and which faults there are.
+"""What a seed draws for a dispatch simulation: lanes, computations, and which faults exist.
 
-Many runs with a few kinds of faults each find more than one run with all of them."""
+Many runs with a few kinds of faults each find more bugs than one run with all kinds."""
 
 from __future__ import annotations
 
@@ -11,34 +11,42 @@ from headrace.core.computations.dispatch import Rules
 from headrace.core.computations.settings import Allocation
 
 COST_S_MIN = 0.002
-"""What a record takes at least."""
+"""The shortest time that a record takes."""
 
 
 class Draw(NamedTuple):
-    """One run."""
+    """The settings of one run. Shares of slices are between 0 and 1."""
 
     lanes: int
     allocation: Allocation
     shards: int
     rules: dict[str, Rules]
     cost_s: dict[str, float]
-    """What a record of each computation takes."""
+    """How long a record takes, by computation."""
     deals_first: bool
-    """What has ended is asked for after slices were given, not before."""
+    """Whether ended grants are asked for after slices were assigned, instead of before."""
     reuse: bool
-    """A lane that is replaced leaves its number to the next."""
+    """Whether a new lane takes the number of the lane it replaces."""
     hangs: float
-    """How many slices do, as all below."""
+    """The share of slices whose handler hangs."""
     deaths: float
+    """The share of slices during which the lane dies."""
     fails: float
+    """The share of slices that are parked after a failure."""
     gives_up: float
+    """The share of slices that stop their shard."""
     goes_back: float
+    """The share of slices that end before they began."""
     doubts: float
+    """The share of slices whose commit has an unknown outcome."""
     late: float
+    """The share of reports that come late."""
     twice: float
+    """The share of reports that come twice."""
     timers: float
+    """The share of slices that set a timer."""
     trouble_s: float
-    """Between two things that happen to the grants."""
+    """The average time between two faults of the grants."""
 
     @classmethod
     def of(cls, seed: int) -> Draw:

@@ -1,4 +1,4 @@
-"""Deliberate bugs of the dispatcher, by name: each replaces one piece of its source."""
+"""Deliberate bugs of the dispatch machine, by name: each replaces one piece of its source."""
 
 from __future__ import annotations
 
@@ -51,19 +51,19 @@ MUTATIONS = [
         "= min(until_s, ending_s)", "= until_s",
     ),
     _one(
-        "nobody is woken for a deadline", 60,
+        "no wake-up comes for a deadline", 60,
         "if hold.ending_s is not None and hold.given is not None:\n", "if False:\n",
     ),
     _one(
-        "nobody is woken for a lane under a lost grant", 60,
+        "no wake-up comes for a lane under a lost grant", 60,
         "times = [inf, *self.leaving.values()]", "times = [inf]",
     ),
     _one(
-        "nobody is woken for a retry, a timer or a batch", 20,
+        "no wake-up comes for a retry, a timer or a batch", 20,
         "times.append(hold.ready_s)", "pass",
     ),
     _one(
-        "what waits for a lane wakes the dispatcher again and again", 20,
+        "a shard that waits for a lane wakes the dispatcher again and again", 20,
         "elif hold.ready_s > self._dealt_s and hold.", "elif hold.",
     ),
     _one(
@@ -77,11 +77,11 @@ MUTATIONS = [
     _one(
         "a parked shard keeps its lane", 20,
         "        hold.parked_s = until_s\n",
-        "        hold.parked_s = until_s\n        self.in_hand[lane] = Given(\n"
+        "        hold.parked_s = until_s\n        self.in_hand[lane] = Assigned(\n"
         "            lane, number, hold.duty, hold.token, next, next, False\n        )\n",
     ),
     _one(
-        "what is lost with its lane goes on under the same grant", 40,
+        "a shard lost with its lane goes on under the same grant", 40,
         "worked_on.doubtful = True", "pass",
     ),
     _one(
@@ -104,11 +104,11 @@ MUTATIONS = [
         "busy[name] >= rules.concurrency", "busy[name] > rules.concurrency",
     ),
     _one(
-        "the report of an older slice is heeded", 40,
+        "the report of an older slice counts", 40,
         "if given is None or given.number != number:", "if given is None:",
     ),
     _one(
-        "an order about an older grant is heeded", 40,
+        "an order about an older grant counts", 40,
         "if hold is not None and hold.token == token else None", "if hold is not None else None",
     ),
     _one(
@@ -117,11 +117,11 @@ MUTATIONS = [
         "            hold.at = given.end\n",
     ),
     _one(
-        "a lane takes any shard, though each has its own", 20,
+        "a static lane takes any shard", 20,
         'places = self.lanes if self.allocation == "static" else 1', "places = 1",
     ),
     _one(
-        "a new lane is thought to remember what the lost one had", 100,
+        "a new lane counts as warm for the shards of the lost one", 100,
         "hold.last_lane = None  # a lane", "pass  # a lane",
     ),
     _one(
@@ -129,10 +129,10 @@ MUTATIONS = [
         "taker, since_s = hold.last_lane, since_s - WARM_S", "since_s = since_s - WARM_S",
     ),
     _one(
-        "a lane stays with its shard whoever waits", 40, "WARM_S = 0.1", "WARM_S = 10.0",
+        "a lane stays with its shard while others wait", 40, "WARM_S = 0.1", "WARM_S = 10.0",
     ),
     _one(
-        "who waits longest is served last", 20,
+        "the shard that waits longest is served last", 20,
         "if taker is None or since_s >= best_s:", "if taker is None or best is not None:",
     ),
     _one(
@@ -158,11 +158,11 @@ MUTATIONS = [
         "if most is None:\n            fitting", "if True:\n            fitting",
     ),
     _one(
-        "what shall go record by record does not", 20,
+        "a slice is not limited to one record", 20,
         "most = min(hold.most or fitting, fitting)", "most = fitting",
     ),
     _one(
-        "what comes while a shard is idle is not seen", 20,
+        "records that come while a shard is idle are not seen", 20,
         "if hold is not None and end > hold.end:", "if False:",
     ),
     _one(

@@ -1,4 +1,4 @@
-"""``python -m tests.harness.simulator.mutant NUMBER SEEDS``: the simulator, with a bug."""
+"""``python -m tests.harness.simulator.mutant NUMBER SEEDS``: simulates code with a built-in bug."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class _Finder:
 
 
 def main(number: int, seeds: int) -> str:
-    """The first seed that finds it, and how; nothing if none does."""
+    """The first seed that finds the bug, and the violation; empty if no seed does."""
     sys.meta_path.insert(0, _Finder(MUTATIONS[number].changes))
     from tests.harness.simulator.simulation import simulate
     from tests.harness.simulator.swarm import drawn

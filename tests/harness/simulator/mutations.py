@@ -1,4 +1,4 @@
-"""Deliberate bugs, by name: each replaces one piece of the source, which must be there."""
+"""Deliberate bugs of groups, by name: each replaces one piece of the source."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ class Change(NamedTuple):
 class Mutation(NamedTuple):
     name: str
     seeds: int
-    """Within so many seeds, from 0 on, the simulator must find it; 0: it is known to survive."""
+    """How many seeds, from 0 on, the simulator needs at most to find it; 0: it is known to
+    survive."""
     changes: tuple[Change, ...]
     stress: Mapping[str, float] = MappingProxyType({})
-    """What these seeds have more of than they drew, for what is rare otherwise."""
+    """What these seeds have instead of what they drew, for bugs that show rarely otherwise."""
 
 
 def _one(name: str, seeds: int, module: str, old: str, new: str, **stress: float) -> Mutation:
@@ -43,7 +44,7 @@ TWO_IN_FLIGHT = (
     Change(MEMBER, "if self._waiting_for is not None:\n            return None", "if False: ..."),
     Change(MEMBER, "if self._waiting_for != beat:\n            return []", "if False: ..."),
 )
-"""Rule 7 switched off: several heartbeats on their way, and any answer is heeded."""
+"""Rule 7 switched off: several heartbeats are on their way, and every answer counts."""
 
 OLD_VERSION = Change(MEMBER, "case Granted() if reply.version >= self.seen:", "case Granted():")
 RETAKEN = Change(
@@ -66,7 +67,7 @@ REGRANTED = Change(
 ANY_ANSWER = Change(MEMBER, "if self._waiting_for != beat:\n            return []", "if False: ...")
 
 LATE = {"servers": 2, "spikes": 0.06, "double": 0.4, "latency_s": 0.3, "kills": 200, "leaves": 150}
-"""Answers overtake each other."""
+"""Faults under which answers overtake each other."""
 
 UNSTEADY = {
     "kills": 400,
@@ -76,7 +77,7 @@ UNSTEADY = {
     "shards": 8,
     "spikes": 0.02,
 }
-"""Members come and go so fast that transfers are called off half-way."""
+"""Faults under which members come and go so fast that transfers are called off half-way."""
 
 MUTATIONS = [
     _one(
@@ -106,7 +107,7 @@ MUTATIONS = [
     _one(
         "a checkpoint read earlier is used again", 10, WORKER,
         "checkpoint = Checkpoint.decoded(value.value) if value else Checkpoint()",
-        "checkpoint = vars(self.home).setdefault(\n"
+        "checkpoint = vars(self.process).setdefault(\n"
         "                str(self.shard),\n"
         "                Checkpoint.decoded(value.value) if value else Checkpoint(),\n"
         "            )",
@@ -150,7 +151,7 @@ MUTATIONS = [
         "if known is not None and event.incarnation == known.incarnation:",
     ),
     _one(
-        "a late join brings back who is gone", 40, GROUP,
+        "a late join brings back a member that is gone", 40, GROUP,
         "if event.incarnation <= group.gone.get(event.member, -1):", "if False:",
         servers=2, double=0.5, leaves=150, kills=150,
     ),
@@ -173,7 +174,7 @@ MUTATIONS = [
                 WATCH,
                 "silent_s = now_s - seen.since_s", "silent_s = 3 * (now_s - seen.since_s)",
             ),
-            # Else the last look before the write finds that nobody was silent for so long.
+            # Else the last look before the write finds that the member was not silent long enough.
             Change(
                 WATCH, "return self._looked_s - seen.since_s >= evict.silent_s", "return True",
             ),
@@ -194,7 +195,7 @@ MUTATIONS = [
         "timeout_s = group.timeout_s", configures=400, signs_fail=200, kills=0, pauses=0,
     ),
     _one(
-        "a shorter timeout holds for those who have not seen it", 40, GROUP,
+        "a shorter timeout holds for members that have not seen it", 40, GROUP,
         "learnt = member.timeout_s != group.timeout_s and group.configured <= event.seen",
         "learnt = member.timeout_s != group.timeout_s", configures=400, signs_fail=200,
     ),
@@ -245,17 +246,17 @@ MUTATIONS = [
         "if standing.owner == member:", "if False:",
     ),
     _one(
-        "nobody is ever evicted", 10, GROUP,
+        "no member is ever evicted", 10, GROUP,
         "if isinstance(event, Evict) and not _may_be_gone(group, event):",
         "if isinstance(event, Evict):", lone=True, heals=True, dead_is_seen=True, twins=False,
     ),
     _one(
-        "who joins is not told what it was granted", 10, GROUP,
+        "a member that joins is not told its grants", 10, GROUP,
         "return after, _granted(after, event.member)\n\n\ndef _release",
         "return after, Settled(after.version)\n\n\ndef _release", heals=True,
     ),
     _one(
-        "who left is never let in again", 10, GROUP,
+        "a member that left is never let in again", 10, GROUP,
         "if event.incarnation <= group.gone.get(event.member, -1):",
         "if event.member in group.gone:", heals=True,
     ),
@@ -283,7 +284,7 @@ MUTATIONS = [
         "bool(state & _STOPPED)", "False", stops=100,
     ),
     Mutation(
-        "a child is handed out early, and nobody looks before it is worked on", 10,
+        "a child is handed out early, and only its effects are checked", 10,
         (
             Change(
                 DRAFT,

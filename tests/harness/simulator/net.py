@@ -1,5 +1,7 @@
-"""How an event reaches a coordinator: over a network that drops, doubles, delays and parts; or, in
-a library, by a call. And the signs of life."""
+"""The way of an event to a coordinator, and signs of life.
+
+With servers, the way is a network that drops, doubles, delays and is cut. Without servers, as in
+the library, it is a call."""
 
 from __future__ import annotations
 
@@ -17,13 +19,13 @@ from tests.harness.simulator.swarm import Swarm
 from tests.harness.simulator.world import Call, Node, World
 
 ON_ITS_WAY_S_MAX = 60.0
-"""Nothing that was sent before the faults ended still arrives when all should be calm."""
+"""No message is on its way for longer: else one sent during the faults would arrive at rest."""
 
 Done = Callable[[Reply | HeadraceError], None]
 
 
-class Asked:
-    """One event on its way through a coordinator, as the checks see it."""
+class AskedEvent:
+    """An event that a coordinator is applying, as the checks see it."""
 
     __slots__ = ("_coordinator", "event")
 
@@ -32,14 +34,14 @@ class Asked:
         self._coordinator = coordinator
 
     def knows(self, allocator: Allocator) -> Allocator:
-        """The allocator as far as it is known where the event was applied."""
+        """The allocator as the coordinator that applies the event knows it."""
         return self._coordinator.allocator(allocator.name, allocator.version)
 
 
 def drive(
-    node: Node, store: SimStore, asking: Generator[Wish, Any, Reply], asked: Asked, done: Done
+    node: Node, store: SimStore, asking: Generator[Wish, Any, Reply], asked: AskedEvent, done: Done
 ) -> None:
-    """Give a coordinator what it wants of the store, each wish an event of its own."""
+    """Answer what a coordinator asks of the store; each wish is an event of its own."""
     world = node.world
 
     def advance(value: Any = None, error: HeadraceError | None = None) -> None:
@@ -60,7 +62,7 @@ def drive(
                 store.ask(node, wish, advance, asked)
 
     def write(wish: Transact) -> None:
-        """Some time after the read: the process may be paused in between, or die."""
+        """Write some time after the read: the process may be paused or die in between."""
         doom, node.doom = node.doom, None
         if doom is not None:
             world.counts["sometimes: coordinator dies between read and write"] += 1
@@ -71,7 +73,7 @@ def drive(
 
 
 class Net:
-    """Between members and coordinators."""
+    """The network between members and coordinators."""
 
     def __init__(self, world: World, swarm: Swarm, store: SimStore) -> None:
         self.world = world
@@ -79,9 +81,9 @@ class Net:
         self.store = store
         self.faulty = True
         self.cut: set[tuple[str, str]] = set()
-        """One-way: nothing goes from the first to the second."""
+        """Pairs of processes: nothing gets from the first to the second."""
         self.muted: set[str] = set()
-        """Those who hear, but are not heard any more."""
+        """Processes that receive messages, and whose own are dropped."""
         self.servers: list[tuple[Node, Coordinator]] = []
         self._beats: dict[MemberId, int] = {}
         self._owners: dict[MemberId, tuple[Node, int]] = {}
@@ -96,16 +98,16 @@ class Net:
         done: Done,
         still: Callable[[], bool] | None = None,
     ) -> None:
-        """The event reaches a coordinator once, never, or twice; so does the answer come back."""
+        """Send an event to a coordinator. It arrives once, never, or twice; so does the answer."""
         if not self.servers or still is not None:
-            drive(node, self.store, own.asking(GROUP, event, still), Asked(event, own), done)
+            drive(node, self.store, own.asking(GROUP, event, still), AskedEvent(event, own), done)
             return
         server, coordinator = self.world.dice.choice(self.servers)
         life = node.life
 
         def received() -> None:
             asking = coordinator.asking(GROUP, event, None)
-            drive(server, self.store, asking, Asked(event, coordinator), answered)
+            drive(server, self.store, asking, AskedEvent(event, coordinator), answered)
 
         def answered(reply: Reply | HeadraceError) -> None:
             self.send(server.name, node, lambda: done(reply), life)
@@ -128,10 +130,10 @@ class Net:
                 on_its_way_s = self.world.about(5.0 if late else delay_s)
                 to.later(min(on_its_way_s, ON_ITS_WAY_S_MAX), call, life)
 
-    # Signs of life: small files beside the store, or what a server heard
+    # Signs of life: small files beside the store, or what a server received
 
     def sign(self, node: Node, who: MemberId, beat: int, given: Call) -> None:
-        """Write a sign; ``given`` is called once it can be seen."""
+        """Write a sign of life; ``given`` is called once others can see it."""
         if node.name in self.muted:
             return
         if self.faulty and (self.signs_fail or self.world.chance(self.swarm.drop / 4)):

@@ -1,5 +1,5 @@
-"""A process that watches: who is gone, as the real `SilenceWatch` decides, and what becomes of the
-streams."""
+"""A simulated observer: it watches members and streams. The real `SilenceWatch` decides which
+members are gone."""
 
 from __future__ import annotations
 
@@ -18,25 +18,30 @@ from headrace.groups.coordinator import Coordinator, Get
 from tests.harness.simulator.net import Net
 from tests.harness.simulator.store import GROUP, STREAMS, SimStore
 from tests.harness.simulator.swarm import HEARTBEAT_S
-from tests.harness.simulator.worker import Effects
+from tests.harness.simulator.worker import ProcessChecks
 from tests.harness.simulator.world import Node
 
 
-class Observer:
-    """Watches the members, and what becomes of the streams."""
+class SimObserver:
+    """Watches the members and the streams of the group from one process."""
 
     def __init__(
-        self, node: Node, net: Net, store: SimStore, coordinator: Coordinator, effects: Effects
+        self,
+        node: Node,
+        net: Net,
+        store: SimStore,
+        coordinator: Coordinator,
+        checks: ProcessChecks,
     ) -> None:
         self.node = node
         self.net = net
         self.store = store
         self.coordinator = coordinator
-        self.effects = effects
+        self.checks = checks
         self._watch = SilenceWatch(gap_s_max=HEARTBEAT_S * 2)
 
     def start(self, own: Callable[[], Seat | None]) -> None:
-        """Begin to look; a process that was killed remembers nothing of what it saw."""
+        """Begin to look, with an empty memory: a killed process has lost what it saw."""
         self._watch = SilenceWatch(gap_s_max=HEARTBEAT_S * 2)
 
         def look() -> None:
@@ -54,7 +59,7 @@ class Observer:
         look()
 
     def tell_read(self, shard: ShardId, epoch: int) -> None:
-        """Tell the group of a shard that was read under an epoch: it may be another one by now."""
+        """Tell the group that a shard was read under an epoch, which may be over by now."""
 
         def found(value: Any, error: HeadraceError | None) -> None:
             if value is not None:
@@ -84,7 +89,7 @@ class Observer:
                 sign = self.net.look((evict.member, evict.incarnation))
                 if not self._watch.still_gone(evict, sign):
                     return False
-                self.effects.evicting(evict, watched_s)
+                self.checks.evicting(evict, watched_s)
                 return True
 
             self.net.call(self.node, self.coordinator, evict, lambda reply: None, still)
@@ -100,7 +105,7 @@ class Observer:
                 ShardId(stream, s.index) in group.shards for s in info.shards if not s.open
             )
             if unknown or closed or (info is None) != (known is None):
-                # Facts are gathered later than the group they are compared with.
+                # The facts are gathered later than the group they are compared with was read.
                 life = self.node.world.about(self.store.swarm.latency_s)
                 self.node.later(life, lambda stream=stream: self._gather(stream, group))  # type: ignore[misc]
 
@@ -114,7 +119,7 @@ class Observer:
 def facts_of(
     store: SimStore, stream: str, group: Group | None, finished: Callable[[ShardId], bool]
 ) -> StreamFacts:
-    """What there is to tell about a stream; the epochs are those of the group as it was read."""
+    """The facts about a stream; the epochs are those of the group as it was read."""
     info = store.streams.get(stream)
     if info is None:
         known = 0 if group is None else group.streams.get(stream, 0)

@@ -1,5 +1,5 @@
-"""A process that joins, heartbeats, and works on what it is granted: what it may do is decided by
-the real `Seat`."""
+"""A simulated replica: it joins, sends heartbeats and works on its shards. The real `Seat` decides
+what it may do."""
 
 from __future__ import annotations
 
@@ -15,51 +15,54 @@ from headrace.core.groups.seat import Seat, SeatChange
 from headrace.core.model import ShardId
 from headrace.groups.coordinator import Coordinator, Get
 from tests.harness.simulator.net import Net
-from tests.harness.simulator.observer import Observer, facts_of
+from tests.harness.simulator.observer import SimObserver, facts_of
 from tests.harness.simulator.store import GROUP, STREAMS, SimStore
 from tests.harness.simulator.swarm import HEARTBEAT_S, SESSION_S, Swarm
-from tests.harness.simulator.worker import Effects, Worker
+from tests.harness.simulator.worker import ProcessChecks, SimWorker
 from tests.harness.simulator.world import Node, World
 
 ANSWER_S_MAX = 2.0
 OWN_ALLOCATOR = Allocator("own", "1", balanced.deal)
-"""Known to those who read, not to those who administer, and to no server."""
+"""An allocator that members know; administrators and servers do not."""
 
 
-class Replica:
-    """One process of a name; every life and every doubt is a new incarnation of it."""
+class SimReplica:
+    """One process with a member name. Every start, and every return from doubt, is a new
+    incarnation."""
 
     def __init__(
-        self, node: Node, name: str, net: Net, store: SimStore, swarm: Swarm, effects: Effects
+        self, node: Node, name: str, net: Net, store: SimStore, swarm: Swarm, checks: ProcessChecks
     ) -> None:
         self.node = node
         self.name = name
         self.net = net
         self.store = store
         self.swarm = swarm
-        self.effects = effects
+        self.checks = checks
         self.wanted = True
         self.seat: Seat | None = None
-        self.workers: dict[ShardId, Worker] = {}
+        self.workers: dict[ShardId, SimWorker] = {}
         self.waiting_since_s: float | None = None
         self._coordinator = self._new_coordinator()
-        self._observer: Observer | None = None
+        self._observer: SimObserver | None = None
         self._capacity = float(node.world.dice.randint(1, 3))
         self._stint = 0
-        """Counts seats, so that what belongs to an older one falls silent."""
+        """Counts seats, so that calls for an older seat are ignored."""
 
     @property
     def world(self) -> World:
         return self.node.world
 
     def start(self) -> None:
-        """A new process of this name, if none runs."""
+        """Start a new process of this name, unless one runs."""
         if self.node.alive:
             return
         self.node.alive = True
         self.workers = {}
         self._coordinator = self._new_coordinator()
-        self._observer = Observer(self.node, self.net, self.store, self._coordinator, self.effects)
+        self._observer = SimObserver(
+            self.node, self.net, self.store, self._coordinator, self.checks
+        )
         self._observer.start(lambda: self.seat)
         self._take_seat()
 
@@ -70,7 +73,7 @@ class Replica:
         self.waiting_since_s = None
 
     def leave(self) -> None:
-        """Finish, commit, let go, leave: and be gone until started anew."""
+        """Finish, commit, let go and leave; the replica is gone until it comes back."""
         self.wanted = False
         seat = self.seat
         if seat is None:
@@ -103,7 +106,8 @@ class Replica:
                 self._begin(shard, epoch)
 
     def check_lease(self) -> bool:
-        """Whether it may act; a member in doubt stops all work and comes back as a new one."""
+        """Whether the replica may act. In doubt, it stops all work and joins again as a new
+        incarnation."""
         seat = self.seat
         if seat is None:
             return False
@@ -220,7 +224,8 @@ class Replica:
             self.node.later(back_after_s, self._take_seat)
 
     def _back_off_s(self) -> float:
-        """Who was fenced by its own name waits longer: nobody plays ping-pong."""
+        """A replica fenced by another of its name waits longer, so that the two do not
+        alternate."""
         long = self.swarm.twins and self.net.faulty
         return self.world.about(60.0 if long else 1.0)
 
@@ -282,7 +287,7 @@ class Replica:
         assert self.seat is not None
         if info is None or info.id != self.seat.streams.get(shard.stream) or not self.wanted:
             return
-        worker = Worker(self, shard, epoch)
+        worker = SimWorker(self, shard, epoch)
         self.workers[shard] = worker
         worker.start()
 

@@ -1,4 +1,4 @@
-"""One seed from beginning to end."""
+"""The group simulation: one seed from beginning to end."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from headrace.groups.coordinator import Coordinator
 from tests.harness.simulator.chaos import Chaos
 from tests.harness.simulator.checks import Checks, Violation
 from tests.harness.simulator.net import Net
-from tests.harness.simulator.observer import Observer
-from tests.harness.simulator.replica import Replica
+from tests.harness.simulator.observer import SimObserver
+from tests.harness.simulator.replica import SimReplica
 from tests.harness.simulator.store import STREAMS, SimStore
 from tests.harness.simulator.swarm import FAULTS, HEARTBEAT_S, SESSION_S, Swarm, drawn
 from tests.harness.simulator.world import Node, World
 
 DURATION_S = 900.0
 REST_S = 2 * SESSION_S + 4 * HEARTBEAT_S
-"""Within this time after the last fault everything has an owner (L1, L3, L4)."""
+"""Within this time after the last fault every shard has an owner (L1, L3, L4)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SimulationOutcome:
     seed: int
     hours: float
     digest: int
@@ -34,8 +34,10 @@ class Outcome:
     story: tuple[str, ...] = ()
 
 
-def simulate(seed: int, duration_s: float = DURATION_S, swarm: Swarm | None = None) -> Outcome:
-    """Run one seed; a violation is in the outcome, with the story of the shard it is about."""
+def simulate(
+    seed: int, duration_s: float = DURATION_S, swarm: Swarm | None = None
+) -> SimulationOutcome:
+    """Run one seed. The outcome has the violation, if any, and the story of its shard."""
     simulation = _Simulation(seed, swarm or drawn(seed))
     violation = ""
     story: tuple[str, ...] = ()
@@ -48,7 +50,7 @@ def simulate(seed: int, duration_s: float = DURATION_S, swarm: Swarm | None = No
         violation = f"crash: {type(error).__name__}: {error}"
         story = (*simulation.world.story(None), *traceback.format_exception(error))
     world, checks = simulation.world, simulation.checks
-    return Outcome(
+    return SimulationOutcome(
         seed,
         world.now_s / 3600,
         world.digest,
@@ -60,8 +62,10 @@ def simulate(seed: int, duration_s: float = DURATION_S, swarm: Swarm | None = No
     )
 
 
-def shrunk(outcome: Outcome, duration_s: float = DURATION_S) -> tuple[Outcome, list[str]]:
-    """The same violation with as few kinds of faults as can be, and which those are."""
+def shrunk(
+    outcome: SimulationOutcome, duration_s: float = DURATION_S
+) -> tuple[SimulationOutcome, list[str]]:
+    """The same violation with as few kinds of faults as possible, and the names of these faults."""
     swarm = drawn(outcome.seed)
     for fault in FAULTS:
         if getattr(swarm, fault):
@@ -85,15 +89,15 @@ class _Simulation:
         def node(name: str) -> Node:
             return Node(world, name, 1.0 + swarm.drift * (2 * world.dice.random() - 1))
 
-        def observer(name: str) -> Observer:
+        def observer(name: str) -> SimObserver:
             own = node(name)
             coordinator = Coordinator(store, dice=world.dice.random, now_ms=world.now_ms)
-            return Observer(own, net, store, coordinator, checks)
+            return SimObserver(own, net, store, coordinator, checks)
 
         names = [f"m{n}" for n in range(swarm.members)]
         nodes = {name: name for name in names} | ({"twin of m0": "m0"} if swarm.twins else {})
         self.replicas = [
-            Replica(node(own), name, net, store, swarm, checks) for own, name in nodes.items()
+            SimReplica(node(own), name, net, store, swarm, checks) for own, name in nodes.items()
         ]
         self.servers = [observer(f"server{n}") for n in range(swarm.servers)]
         net.servers = [(server.node, server.coordinator) for server in self.servers]
@@ -126,7 +130,7 @@ class _Simulation:
     def _check_everything_is_owned(self) -> None:
         group = self.checks.group
         if not group.members:
-            raise Violation("L4", None, f"nobody is a member {REST_S} s after the last fault")
+            raise Violation("L4", None, f"the group has no member {REST_S} s after the last fault")
         for shard, standing in sorted(group.shards.items()):
             if standing.state == "free":
                 raise Violation("L1", shard, f"free {REST_S} s after the last fault")

@@ -1,6 +1,6 @@
-"""A model of the store's contract: small values, records as numbers, commits; with all its faults.
+"""A simulated store: small values, counted records, commits, and all the faults of a real one.
 
-What a transaction does is the real code, `headrace.core.transaction`."""
+A transaction runs the real code, `headrace.core.transaction`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Answer = Callable[[Any, HeadraceError | None], None]
 
 
 class Watching(Protocol):
-    """Who is told of what was written, before anybody else knows."""
+    """Is told what was written, before any process knows."""
 
     def wrote(
         self, checks: Mapping[bytes, int], puts: Mapping[bytes, bytes | None], why: Any
@@ -35,7 +35,7 @@ class Watching(Protocol):
 
 
 class SimStore:
-    """One store that many processes ask; answers take their time, get lost, or never tell."""
+    """One store for many processes. Answers take time and can get lost."""
 
     def __init__(self, world: World, swarm: Swarm) -> None:
         self.world = world
@@ -50,15 +50,15 @@ class SimStore:
         self._version = 0
         self._next_id = 1
 
-    # Asked by processes, over time
+    # Wishes of processes; answers take time
 
     def ask(self, node: Node, wish: Wish | Callable[[], Any], answer: Answer, why: Any) -> None:
-        """Do it some time, and answer some time later: or do it and never tell."""
+        """Carry out a wish some time later, and answer later still, or never."""
         life = node.life
         fate = self.world.dice.random() if self.faulty else 1.0
         lost = fate < self.swarm.unknown and not isinstance(wish, Get | Scan)
 
-        # Some writes happen long after everybody has given up on them.
+        # Some writes happen long after the process has given up on them.
         late_s = (
             TIMEOUT_S + self.world.about(2.0) if lost and fate > 0.8 * self.swarm.unknown else 0.0
         )
@@ -122,7 +122,7 @@ class SimStore:
     # The commit of a slice
 
     def commit(self, who: Any, grant: Grant, done: Slice, outputs: Sequence[int]) -> None:
-        """What `Committer.commit` does; the outputs are the offsets they come from."""
+        """Commit as a backend does; the outputs are the offsets they come from."""
         shard = ShardId(done.stream, done.shard)
         was = self.checkpoint(shard).next
         part = Part(grant.stream, done.shard, len(outputs), list(outputs))

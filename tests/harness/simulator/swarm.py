@@ -1,6 +1,6 @@
-"""What a seed draws: which faults exist at all in this run, and how strong they are.
+"""What a seed draws for a group simulation: which faults exist, and how often they happen.
 
-Many runs with a few kinds of faults each find more than one run with all of them."""
+Many runs with a few kinds of faults each find more bugs than one run with all kinds."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ DRIFT_MAX = 0.02
 class Swarm:
     members: int
     twins: bool
-    """Two processes share a name."""
+    """Whether two processes share a name."""
     servers: int
-    """Coordinators behind a network; 0: each member has its own, as in a library."""
+    """How many coordinators stand behind a network; 0: each member has its own, as in the
+    library."""
     shards: int
     order: bool
     heals: bool
-    """Faults end at three quarters of the time, and the group must come to rest."""
+    """Whether faults end at three quarters of the time, and the group must come to rest."""
     lone: bool
-    """Only one member comes back after that."""
+    """Whether only one member comes back when the faults end."""
     latency_s: float
     spikes: float
     conflict: float
@@ -33,7 +34,7 @@ class Swarm:
     drop: float
     double: float
     partitions: float
-    """Per hour, as all below."""
+    """How often per simulated hour, as the numbers below down to `signs_fail`."""
     kills: float
     pauses: float
     everyone_pauses: float
@@ -50,7 +51,7 @@ class Swarm:
     drift: float
     dead_is_seen: bool
     own_allocator: bool
-    """Where there is no server, it is one that administrators do not know."""
+    """Whether members use an allocator that administrators do not know; only without servers."""
     allocator: str
 
 

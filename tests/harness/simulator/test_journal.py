@@ -1,4 +1,4 @@
-"""Whatever happens to a group, its journal leads to the group as it is."""
+"""A journal, replayed, leads to the group as it is: under all faults of the simulator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gate: bugs built in on purpose, each of which the simulator must find."""
+"""The gate: the simulator finds every deliberate bug."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import os
 import subprocess
 import sys
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
+from tests.harness.children import ROOT, python_path
 from tests.harness.simulator.mutations import MUTATIONS, Mutation
 
-ROOT = Path(__file__).parents[2]
 SURVIVORS_SEEDS = 20
 
 pytestmark = pytest.mark.slow
@@ -20,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, Future[str]]:
-    """What the simulator says about each mutant: run on all cores, while others wait."""
+    """What the simulator says about each bug; the bugs are hunted on all cores meanwhile."""
     pool = ThreadPoolExecutor(os.cpu_count())
     return {m.name: pool.submit(_hunt, number) for number, m in enumerate(MUTATIONS)}
 
@@ -29,7 +28,7 @@ def _hunt(number: int) -> str:
     seeds = MUTATIONS[number].seeds or SURVIVORS_SEEDS
     done = subprocess.run(
         [sys.executable, "-m", "tests.harness.simulator.mutant", str(number), str(seeds)],
-        cwd=ROOT,
+        env={**os.environ, **python_path()},
         capture_output=True,
         text=True,
         timeout=280,
@@ -44,6 +43,7 @@ def test_a_deliberate_bug_is_found_within_its_seeds(
     mutation: Mutation, found: dict[str, Future[str]]
 ) -> None:
     assert found[mutation.name].result().startswith("seed ")
+    assert "NameError" not in found[mutation.name].result(), "the bug itself does not run"
 
 
 @pytest.mark.parametrize(

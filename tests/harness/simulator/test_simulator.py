@@ -1,3 +1,5 @@
+"""The simulator of groups: fresh seeds find no violation, and a violation is easy to read."""
+
 from __future__ import annotations
 
 import os
@@ -10,36 +12,44 @@ from dataclasses import replace
 import pytest
 
 from headrace.core.groups import machine
-from tests.harness.simulator.simulation import Outcome, shrunk, simulate
+from tests.harness.children import python_path
+from tests.harness.simulator.simulation import SimulationOutcome, shrunk, simulate
 from tests.harness.simulator.swarm import FAULTS, Swarm, drawn
 
 FRESH_SEEDS = 60
 
 ONCE_FOUND = {
-    "an eviction on its way went by the beat of a member that had come back": 1387501878,
+    "an eviction was judged by the sign of a member that had come back": 1387501878,
 }
-"""Seeds that found what a few hundred others do not, as long as they draw what they drew then."""
+"""Seeds that once found a bug which a few hundred other seeds do not find."""
 
 _EDGE = re.compile(r"^    (\S.*?)\s{2,}(\w+) -> (\w+)\s", re.MULTILINE)
 
 
 def _busy(seed: int) -> Swarm:
-    """One in which every edge is gone along sooner or later."""
+    """Faults under which shards go along every edge of the group machine."""
     more = {"splits": 200, "forces": 200, "stops": 120, "leaves": 120, "stream_deletes": 60}
     return replace(drawn(seed), order=seed % 4 > 0, lone=False, kills=60, **more)  # type: ignore[arg-type]
 
 
-def _simulate_busy(seed: int) -> Outcome:
+def _simulate_busy(seed: int) -> SimulationOutcome:
     return simulate(seed, swarm=_busy(seed))
 
 
 @pytest.mark.slow
 def test_fresh_seeds_break_nothing() -> None:
-    """A range drawn anew each time; it is printed, and `make sim SEED=…` runs one again."""
+    """The seeds are drawn anew each time and printed; ``make sim SEED=…`` repeats one."""
     command = [sys.executable, "-m", "tests.harness.simulator", "--seeds", str(FRESH_SEEDS)]
     if "HEADRACE_SEED" in os.environ:
         command += ["--start", os.environ["HEADRACE_SEED"]]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    done = subprocess.run(
+        command,
+        env={**os.environ, **python_path()},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
     sys.stdout.write(done.stdout)
     assert done.returncode == 0, done.stdout
     assert done.stdout.splitlines()[-1].startswith(
@@ -49,12 +59,12 @@ def test_fresh_seeds_break_nothing() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", ONCE_FOUND.values(), ids=ONCE_FOUND.keys())
-def test_what_was_found_once_is_not_found_again(seed: int) -> None:
+def test_a_seed_that_once_found_a_bug_finds_none_now(seed: int) -> None:
     assert simulate(seed).violation == ""
 
 
 @pytest.mark.slow
-def test_the_edges_that_shards_go_along_are_the_drawn_ones() -> None:
+def test_shards_go_along_exactly_the_edges_that_the_machine_documents() -> None:
     assert machine.__doc__ is not None
     drawn_edges = set(_EDGE.findall(machine.__doc__))
     gone: set[tuple[str, str, str]] = set()
@@ -68,7 +78,7 @@ def test_the_edges_that_shards_go_along_are_the_drawn_ones() -> None:
 
 @pytest.mark.slow
 def test_one_seed_is_one_history() -> None:
-    """Also in another process, whose hashes are others."""
+    """Also in other processes, which hash differently."""
     seeds = range(5)
     program = (
         "from tests.harness.simulator.simulation import simulate\n"
@@ -76,7 +86,7 @@ def test_one_seed_is_one_history() -> None:
     )
     found = set()
     for hash_seed in ("1", "2"):
-        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        environment = {**os.environ, **python_path(), "PYTHONHASHSEED": hash_seed}
         done = subprocess.run(
             [sys.executable, "-c", program],
             env=environment, capture_output=True, text=True, timeout=100, check=True,
@@ -87,7 +97,7 @@ def test_one_seed_is_one_history() -> None:
 
 
 @pytest.mark.slow
-def test_a_violation_comes_with_its_seed_and_a_readable_story(
+def test_a_violation_shows_its_seed_and_the_story_of_its_shard(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("headrace.core.groups.seat.LEASE_SHARE", 5.0)

@@ -1,4 +1,4 @@
-"""Virtual time, and the processes that live in it."""
+"""Virtual time, and the simulated processes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ LONG_PAUSE_S = 10.0
 
 
 class World:
-    """One clock, one die, one story: everything that happens is a function of the seed."""
+    """One clock, one random generator, one story: everything is a function of the seed."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.dice = random.Random(seed)
         self.now_s = 0.0
         self.digest = 0
-        """Changes with everything that is noted: equal digests, equal histories."""
+        """Changes with every note: equal digests mean equal histories."""
         self.counts: Counter[str] = Counter()
         self._due: list[tuple[float, int, Call]] = []
         self._entered = 0
@@ -43,18 +43,18 @@ class World:
         self.now_s = until_s
 
     def now_ms(self) -> int:
-        """The clock on the wall."""
+        """The wall clock."""
         return int(self.now_s * 1000)
 
     def chance(self, share: float) -> bool:
         return share > 0 and self.dice.random() < share
 
     def about(self, seconds: float) -> float:
-        """That long on average, often much shorter."""
+        """A random time with this average; it is often much shorter."""
         return self.dice.expovariate(1 / seconds)
 
     def note(self, concerned: Any, *facts: Any) -> None:
-        """One line of the story of a shard (or of the group, None)."""
+        """Add a line to the story of a shard, or with None to the story of the group."""
         self.digest = zlib.crc32(repr((self.now_s, facts)).encode(), self.digest)
         story = self._stories.get(concerned)
         if story is None:
@@ -62,7 +62,7 @@ class World:
         story.append((self.now_s, facts))
 
     def story(self, concerned: Any) -> list[str]:
-        """What was noted about a shard and about the group, in order, readable."""
+        """The notes about a shard and about the group, in order, as text."""
         lines = [*self._stories.get(concerned, ())]
         if concerned is not None:
             begin_s = lines[0][0] if lines else 0.0
@@ -72,8 +72,8 @@ class World:
 
 
 class Node:
-    """A process: it may die, be paused between any two of its events, be slow, and have a clock of
-    its own."""
+    """A simulated process. It can die, be paused between any two of its events, be slow, and has a
+    clock of its own."""
 
     def __init__(self, world: World, name: str, rate: float) -> None:
         self.world = world
@@ -83,21 +83,22 @@ class Node:
         self.alive = True
         self.life = 0
         self.doom: Call | None = None
-        """What kills it right before it writes the next time."""
+        """Called right before the next write: it kills the process."""
         self.paused_until_s = 0.0
         self.pauses = 0
         self.woke_s = 0.0
-        """When it began, or woke from a pause too long to have watched others meanwhile."""
+        """When the process began, or woke from a pause too long to have watched others
+        meanwhile."""
         self._paused_at_s = self._woke_before_s = 0.0
         self._clock_begin_s = world.dice.random() * 1e6
 
     def clock_s(self) -> float:
-        """Its monotonic clock: begins anywhere, runs at its own rate."""
+        """The monotonic clock of the process: it begins anywhere and runs at its own rate."""
         return self._clock_begin_s + self.world.now_s * self.rate
 
     def later(self, delay_s: float, call: Call, life: int | None = None) -> None:
-        """Call it then, unless that life of the process is over; if it is paused, when it wakes
-        up."""
+        """Call after a delay, unless that life of the process is over; while it is paused, once it
+        wakes up."""
         wanted = self.life if life is None else life
 
         def fire() -> None:
@@ -120,7 +121,7 @@ class Node:
         self.paused_until_s = until_s
 
     def wake(self) -> None:
-        """At once, however long it was to be paused."""
+        """End a pause at once."""
         if self.world.now_s < self.paused_until_s:
             long = self.world.now_s - self._paused_at_s > LONG_PAUSE_S
             self.woke_s = self.world.now_s if long else self._woke_before_s

@@ -1,4 +1,4 @@
-"""What is read out of the evidence that members write down."""
+"""The figures that follow from the evidence of members."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ MS = 1_000_000
 
 
 def handled(*told: tuple[int, int, str], shard: int = 0) -> list[Handled]:
-    """Offset, milliseconds and member of each; appended a millisecond before."""
+    """Entries from offset, milliseconds and member; each was appended a millisecond before."""
     return [Handled(shard, offset, (at - 1) * MS, at * MS, member) for offset, at, member in told]
 
 
 def steady(start: int, offsets: Iterable[int], member: str, *, shard: int = 0) -> list[Handled]:
-    """One every 5 ms from a time on."""
+    """One entry every 5 ms from a time on."""
     told = ((offset, start + 5 * turn, member) for turn, offset in enumerate(offsets))
     return handled(*told, shard=shard)
 
@@ -29,7 +29,7 @@ def window(kind: str, start: int, end: int, member: str = "") -> Window:
     return Window(kind, start * MS, end * MS, member)  # type: ignore[arg-type]
 
 
-def test_what_a_member_writes_down_is_read_back_from_where_one_left_off(tmp_path: Path) -> None:
+def test_evidence_is_read_on_from_where_reading_ended(tmp_path: Path) -> None:
     file = tmp_path / "ann.handled"
     file.write_bytes(ENTRY.pack(3, 7, 10, 20))
     first, at = evidence.written(file, "ann")
@@ -41,12 +41,12 @@ def test_what_a_member_writes_down_is_read_back_from_where_one_left_off(tmp_path
     assert at == 2 * ENTRY.size
 
 
-def test_a_value_knows_when_it_was_appended() -> None:
+def test_a_value_has_the_time_of_its_append() -> None:
     assert evidence.stamped_ns(evidence.stamp(123_456_789)) == 123_456_789
     assert len(evidence.stamp(1)) == evidence.VALUE_BYTES
 
 
-def test_shards_are_told_apart_and_put_into_the_order_of_handling() -> None:
+def test_entries_are_grouped_by_shard_in_the_order_of_handling() -> None:
     mixed = [*handled((1, 9, "bob"), (0, 4, "ann")), *handled((0, 2, "ann"), shard=1)]
     assert evidence.by_shard(mixed) == {
         0: handled((0, 4, "ann"), (1, 9, "bob")),
@@ -72,7 +72,7 @@ def test_the_longest_pause_that_touches_a_window_counts(
     assert evidence.pause_ms(one, window("calm", start, end), inf) == pause
 
 
-def test_a_calm_time_does_not_answer_for_the_kill_that_follows_it() -> None:
+def test_a_pause_counts_only_up_to_the_next_kill() -> None:
     moved = [*steady(0, range(20), "ann"), *steady(600, range(20, 60), "bob")]
     windows = [window("calm", 50, 97), window("kill", 98, 150, "ann")]
     found = evidence.figures(moved, windows, {0: 60})
@@ -97,9 +97,7 @@ def test_a_record_handled_again_is_put_down_to_a_kill_only_after_its_first_handl
         ([1, 2], 1),
     ],
 )
-def test_records_come_for_the_first_time_in_order_or_are_counted(
-    offsets: Sequence[int], wrong: int
-) -> None:
+def test_new_records_out_of_order_are_counted(offsets: Sequence[int], wrong: int) -> None:
     one = handled(*((offset, at, "ann") for at, offset in enumerate(offsets)))
     assert evidence.out_of_order(one) == wrong
 
@@ -120,7 +118,7 @@ def test_a_whole_run_is_judged() -> None:
     assert (found["joins"], found["leaves"], found["kills"]) == (1, 0, 1)
     assert found["records"] == 1200
     assert found["unmoved_gap_ms_p99_calm"] == 5.0
-    assert found["unmoved_gap_ms_p99"] == 10.0  # around the one that was lost
+    assert found["unmoved_gap_ms_p99"] == 10.0  # around the lost record
     assert found["join_gap_ms_p99"] == found["moved_gap_ms_p99"] == 35.0
     assert found["leave_gap_ms_p99"] is None
     assert found["kill_gap_ms_p99"] == 474.0

@@ -9,13 +9,13 @@ import pytest
 
 from headrace.cli.bench import _GROUPS_GOALS
 from headrace.tools.bench import consuming, groups, handover, joining, machine
-from headrace.tools.bench.handover import Load
+from headrace.tools.bench.handover import HandoverLoad
 
-TINY = Load(members=2, shards=4, per_second=400, rounds=1, window_s=0.1, spares=2)
+TINY = HandoverLoad(members=2, shards=4, per_second=400, rounds=1, window_s=0.1, spares=2)
 
 
 def quiet(text: str) -> None:
-    """Progress that nobody looks at."""
+    """Drop the lines about progress."""
 
 
 @pytest.mark.slow
@@ -36,7 +36,7 @@ def test_members_that_join_at_once_are_measured(tmp_path: Path) -> None:
     assert 0 < found["join20_s"] <= found["join20_s_max"]
 
 
-def test_shards_that_find_their_members_are_measured(tmp_path: Path) -> None:
+def test_shards_that_move_to_a_new_member_are_measured(tmp_path: Path) -> None:
     found = joining.converged(tmp_path, quiet, shards=10, rounds=1)
     assert 0 < found["converge1000_s"] <= found["converge1000_s_max"]
 

@@ -59,18 +59,18 @@ def test_a_soak_without_spark_watches_one_process(tmp_path: Path) -> None:
     assert "jvm_own_mb_last" not in found
 
 
-def test_a_soak_by_an_engine_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_a_soak_on_an_unknown_engine_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadSetting, match="no engine 'steam'"):
         soak.run(tmp_path, lambda text: None, "steam")
 
 
-def test_what_grows_has_a_slope() -> None:
+def test_the_slope_of_growing_values_is_positive() -> None:
     assert soak.slope([0.0, 1.0, 2.0], [5.0, 7.0, 9.0]) == pytest.approx(2)
     assert soak.slope([0.0, 1.0, 2.0], [5.0, 5.0, 5.0]) == 0
     assert soak.slope([1.0], [3.0]) == 0
 
 
-def test_in_each_round_another_one_begins() -> None:
+def test_another_run_begins_each_round() -> None:
     order: list[str] = []
 
     def run(name: str) -> float:

@@ -12,7 +12,7 @@ from headrace.tools.bench import pipeline, visible
 
 
 def quiet(text: str) -> None:
-    """Progress that nobody looks at."""
+    """Drop the lines about progress."""
 
 
 def test_a_lane_is_measured_against_a_thread_that_does_the_same(
@@ -29,6 +29,6 @@ def test_a_lane_is_measured_against_a_thread_that_does_the_same(
     assert len(said) == 3
 
 
-def test_an_engine_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_engine_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadSetting, match="no engine 'steam'"):
         pipeline.run(tmp_path, quiet, "steam")

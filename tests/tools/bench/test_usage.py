@@ -1,4 +1,4 @@
-"""What processes use is told as the kernel tells it."""
+"""Processor time and memory of processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.tools.bench import usage
 MB = 2**20
 
 
-def test_children_and_theirs_are_found() -> None:
+def test_all_descendants_are_found() -> None:
     with subprocess.Popen(
         ["sh", "-c", "sleep 60 & echo $!; wait"], stdout=subprocess.PIPE
     ) as shell:
@@ -32,14 +32,14 @@ def test_processor_time_grows_with_work() -> None:
     assert 0.05 < usage.cpu_s(os.getpid()) - before_s < 2
 
 
-def test_of_a_process_that_is_gone_nothing_is_told() -> None:
+def test_a_process_that_is_gone_uses_nothing() -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     assert usage.cpu_s(gone.pid) == 0
     assert usage.memory([gone.pid]) == usage.Memory()
 
 
-def test_memory_that_is_filled_is_its_own() -> None:
+def test_filled_memory_counts_as_own() -> None:
     before = usage.memory([os.getpid()])
     filled = bytearray(b"x") * (50 * MB)
     after = usage.memory([os.getpid()])

@@ -1,4 +1,4 @@
-"""``headrace demo``: what a person sees, what a pipe gets, and how it ends."""
+"""``headrace demo``: its screen, its output in a pipe, and its exit code."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from headrace.cli.demo_view import drawn_svg, plain
 from headrace.cli.main import cli
 from headrace.core.errors import Refused
 from headrace.testing.children import seed
-from headrace.tools.demo.narrator import Event
+from headrace.tools.demo.narrator import StoryLine
 from headrace.tools.demo.scene import ReplicaRow, Scene, StageRow
 from headrace.tools.demo.script import order
-from headrace.tools.proof.certificate import Certificate, Line
+from headrace.tools.proof.certificate import Certificate, StreamLine
 from headrace.tools.proof.engine_choice import LOCAL, PROCESSES, SPARK
 from headrace.tools.proof.load import Load
 from headrace.tools.proof.plan import Deed
-from headrace.tools.proof.proof import Order, Proof, Tell
-from headrace.tools.proof.replicas import Life, Replicas
+from headrace.tools.proof.proof import Order, ProofRun, Tell
+from headrace.tools.proof.replicas import ReplicaProcess, Replicas
 
 CLEAN = Certificate(
     seed="7",
@@ -43,7 +43,7 @@ CLEAN = Certificate(
     seconds=1.0,
     caught_up=True,
     streams=[
-        Line(
+        StreamLine(
             stream="shop/priced",
             kind="output",
             records_in=10,
@@ -76,7 +76,7 @@ SCENE = Scene(
         ReplicaRow("r3", "stopped", {"price": "5-9", "bill": ""}, 0.0),
     ],
     [StageRow("price", 100.0, 17), StageRow("bill", 20.0, 0)],
-    [Event(9.0, "kill -9 r2: it held 3 shards")],
+    [StoryLine(9.0, "kill -9 r2: it held 3 shards")],
 )
 
 Run = Callable[..., Any]
@@ -84,7 +84,7 @@ Run = Callable[..., Any]
 
 @pytest.fixture
 def ends_with(monkeypatch: pytest.MonkeyPatch) -> Run:
-    """The command with a proof that comes to a certificate at once."""
+    """The command with a proof that returns a certificate at once."""
 
     def run(certificate: Certificate, *arguments: str) -> Any:
         def proved(order: Order, tell: Tell) -> tuple[Certificate, str | None]:
@@ -107,7 +107,7 @@ def test_a_clean_certificate_ends_with_0(ends_with: Run) -> None:
     "certificate", [LOST, replace(CLEAN, caught_up=False)], ids=["lost", "not caught up"]
 )
 @pytest.mark.parametrize("arguments", [[], ["--json"]], ids=["shown", "json"])
-def test_one_that_is_not_clean_ends_with_1(
+def test_a_certificate_that_is_not_clean_ends_with_1(
     ends_with: Run, certificate: Certificate, arguments: list[str]
 ) -> None:
     done = ends_with(certificate, *arguments)
@@ -136,7 +136,7 @@ def test_the_picture_holds_screen_and_certificate_and_fetches_nothing(tmp_path: 
 
 
 @pytest.mark.parametrize("command", [["demo"], ["prove", "shop.py", "--engine", "spark"]])
-def test_without_java_it_is_said_at_once(
+def test_missing_java_is_reported_at_once(
     command: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
@@ -147,7 +147,7 @@ def test_without_java_it_is_said_at_once(
 
 
 @pytest.mark.parametrize(
-    ("options", "manner", "again"),
+    ("options", "engine", "again"),
     [
         ([], LOCAL, "--replicas 3"),
         (["--processes"], PROCESSES, "--processes"),
@@ -155,7 +155,7 @@ def test_without_java_it_is_said_at_once(
     ],
 )
 def test_prove_runs_the_replicas_on_the_engine_that_is_named(
-    options: list[str], manner: object, again: str, monkeypatch: pytest.MonkeyPatch
+    options: list[str], engine: object, again: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     orders: list[Order] = []
 
@@ -167,7 +167,7 @@ def test_prove_runs_the_replicas_on_the_engine_that_is_named(
     place = "headrace.tools.proof.stages:topology"
     done = CliRunner().invoke(cli, ["prove", place, *options])
     assert done.exit_code == 0, done.output
-    assert orders[0].manner is manner
+    assert orders[0].engine is engine
     assert orders[0].again.endswith(again)
 
 
@@ -176,32 +176,33 @@ def test_processes_are_not_for_spark() -> None:
     assert "--processes is for lanes without Spark" in str(done.exception)
 
 
-def test_one_that_was_stopped_with_the_lock_is_let_go_and_stopped_again(
+def test_a_replica_stopped_with_the_write_lock_is_resumed_and_stopped_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or nobody could take its shards, and there would be nothing to see."""
+    """Else no replica could take its shards, and there would be nothing to see."""
     monkeypatch.chdir(tmp_path)
     place = tmp_path / "place"
     place.mkdir()
-    proof = Proof(order(LOCAL, seed="7", records=10, seconds=5, again=""), place)
+    proof = ProofRun(order(LOCAL, seed="7", records=10, seconds=5, again=""), place)
     done: list[str] = []
-    crew = SimpleNamespace(
-        stop=lambda life, for_s: done.append("stop"), resume=lambda life: done.append("resume")
+    replicas = SimpleNamespace(
+        stop=lambda replica, for_s: done.append("stop"),
+        resume=lambda replica: done.append("resume"),
     )
     load = SimpleNamespace(total=0, is_held=False, is_over=False)
 
-    def until(crew: object, watch: object, load: Any, condition: Any, within_s: float) -> bool:
+    def until(replicas: object, watch: object, load: Any, condition: Any, within_s: float) -> bool:
         load.total += done[-1] == "resume" or done.count("stop") == 3
         return bool(condition())
 
     monkeypatch.setattr(proof, "_until", until)
     monkeypatch.setattr(proof, "_progress", SimpleNamespace(watch=None), raising=False)
     deed = Deed(1.0, "stop", 2, 2.5, locked=False)
-    proof._stop(cast(Life, None), deed, cast(Replicas, crew), cast(Load, load))
+    proof._stop(cast(ReplicaProcess, None), deed, cast(Replicas, replicas), cast(Load, load))
     assert done == ["stop", "resume", "stop", "resume", "stop"]
 
 
-# As it is
+# The real command
 
 
 def arguments(*more: str) -> list[str]:
@@ -209,7 +210,7 @@ def arguments(*more: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_terminal_shows_who_holds_what_while_it_goes_on(tmp_path: Path) -> None:
+def test_a_terminal_shows_who_holds_which_shards_meanwhile(tmp_path: Path) -> None:
     screen, terminal = pty.openpty()
     environment = {**os.environ, "COLUMNS": "110", "LINES": "40", "TERM": "xterm"}
     svg = tmp_path / "demo.svg"
@@ -244,7 +245,7 @@ def test_replicas_on_spark_that_are_killed_stopped_and_added_share_ten_shards_an
     assert found["clean"], found
     assert found["complete"], found
     assert (found["kills"], found["stops"], found["replicas"]) == (1, 1, 4)
-    assert found["notes"] == []  # no Java, no lane of the killed one is still there
+    assert found["notes"] == []  # no Java and no lane of the killed replica is left
     for line in found["streams"]:
         assert (line["lost"], line["doubled"], line["out_of_order"]) == (0, 0, 0), line
         assert line["records_out"] == 2500
@@ -263,7 +264,7 @@ def test_replicas_on_spark_that_are_killed_stopped_and_added_share_ten_shards_an
 def _read(screen: int) -> str:
     try:
         return os.read(screen, 65536).decode(errors="replace")
-    except OSError:  # nobody writes there any more
+    except OSError:  # the other end is closed
         return ""
 
 

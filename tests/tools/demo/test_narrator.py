@@ -1,12 +1,13 @@
-"""What the demonstration tells of replicas, from nothing but who holds which shards."""
+"""The narrator tells what happens to replicas, from who holds which shards."""
 
 from __future__ import annotations
 
+from headrace.core.computations.dispatch import Duty
 from headrace.core.model import ShardId
-from headrace.tools.demo.narrator import SETTLED_S, Duty, Narrator
+from headrace.tools.demo.narrator import SETTLED_S, Narrator
 from headrace.tools.demo.script import REPLICAS, order, script
 from headrace.tools.proof.engine_choice import SPARK
-from headrace.tools.proof.proof import Did
+from headrace.tools.proof.proof import DoneDeed
 
 
 def held(**shards: str) -> dict[str, frozenset[Duty]]:
@@ -21,7 +22,7 @@ def told(story: Narrator) -> list[str]:
 
 
 def begun(**shards: str) -> Narrator:
-    """It has told who holds what at first."""
+    """A narrator that has told the first shares."""
     story = Narrator()
     story.look(0.0, held(**shards))
     story.look(SETTLED_S, held(**shards))
@@ -29,7 +30,7 @@ def begun(**shards: str) -> Narrator:
     return story
 
 
-def test_who_comes_is_told_when_its_share_is_settled() -> None:
+def test_a_new_replica_is_told_once_its_share_is_settled() -> None:
     story = Narrator()
     story.look(0.0, held(r1=""))
     story.look(3.0, held(r1="0123"))
@@ -40,9 +41,9 @@ def test_who_comes_is_told_when_its_share_is_settled() -> None:
     assert told(story) == ["r1 has 2 shards, 3.5 s after its start"]
 
 
-def test_after_a_kill_it_is_told_who_has_the_shards_now() -> None:
+def test_after_a_kill_the_new_holders_are_told() -> None:
     story = begun(r1="012", r2="345", r3="678")
-    did = [Did(10.0, "kill", "r2", 0.0)]
+    did = [DoneDeed(10.0, "kill", "r2", 0.0)]
     story.look(10.0, held(r1="012", r2="345", r3="678"), did=did)
     assert told(story) == ["kill -9 r2: it held 3 shards"]
     story.look(10.2, held(r1="0123", r3="678"), did=did)
@@ -51,9 +52,9 @@ def test_after_a_kill_it_is_told_who_has_the_shards_now() -> None:
     assert told(story)[1:] == ["r1 and r3 have what r2 held, 0.5 s later"]
 
 
-def test_one_that_was_stopped_for_too_long_has_lost_its_shards() -> None:
+def test_a_replica_stopped_for_too_long_has_lost_its_shards() -> None:
     story = begun(r1="01", r3="23")
-    did = [Did(10.0, "stop", "r3", 7.5)]
+    did = [DoneDeed(10.0, "stop", "r3", 7.5)]
     story.look(10.0, held(r1="01", r3="23"), ["r3"], did)
     story.look(13.1, held(r1="0123", r3=""), ["r3"], did)
     story.look(17.5, held(r1="0123", r3=""), [], did)
@@ -67,9 +68,9 @@ def test_one_that_was_stopped_for_too_long_has_lost_its_shards() -> None:
     ]
 
 
-def test_one_that_was_stopped_for_a_moment_keeps_its_shards() -> None:
+def test_a_replica_stopped_for_a_moment_keeps_its_shards() -> None:
     story = begun(r1="01", r3="23")
-    did = [Did(10.0, "stop", "r3", 1.0)]
+    did = [DoneDeed(10.0, "stop", "r3", 1.0)]
     story.look(10.0, held(r1="01", r3="23"), ["r3"], did)
     story.look(11.0, held(r1="01", r3="23"), [], did)
     assert told(story)[1:] == ["r3 goes on, and still has its shards"]

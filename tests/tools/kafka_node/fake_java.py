@@ -1,4 +1,4 @@
-"""Commands that stand in for Java, so that what is said to it is seen, and fails as it is told."""
+"""A fake Java: a script that records its arguments and does what a test wants."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ with open(here / "told", "a") as told:
 
 
 def fake_java(home: Path, does: str) -> Path:
-    """A JAVA_HOME; what it was told is in ``bin/told``, a line for each start."""
+    """A JAVA_HOME with the script. ``bin/told`` has the arguments of each start, one line each."""
     (home / "bin").mkdir(parents=True)
     java = home / "bin" / "java"
     java.write_text(_HEAD + does)

@@ -1,4 +1,4 @@
-"""Kafka is fetched once, whole, by one; or the line says why not."""
+"""The jars of Kafka are fetched once, completely, by one process; else an error says why."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ def _empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Fetches two small files instead, and waits before the second while there is ``bin/wait``."""
+    """A Java that fetches two small files, and waits before the second while ``bin/wait``
+    exists."""
     home = fake_java(tmp_path / "java", FETCHES)
     monkeypatch.setenv("JAVA_HOME", str(home))
     return home
@@ -59,7 +60,7 @@ def test_jars_are_fetched_once(java: Path) -> None:
     assert sorted(path.name for path in place.glob("*.jar")) == ["kafka.jar", "other.jar"]
 
 
-def test_what_is_there_needs_neither_java_nor_pyspark(
+def test_cached_jars_need_neither_java_nor_pyspark(
     java: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = kafka_jars()
@@ -69,7 +70,7 @@ def test_what_is_there_needs_neither_java_nor_pyspark(
 
 
 @pytest.mark.parametrize("harm", ["gone", "shorter", "the list"])
-def test_what_is_not_whole_is_fetched_again(java: Path, harm: str) -> None:
+def test_an_incomplete_cache_is_fetched_again(java: Path, harm: str) -> None:
     place = kafka_jars()
     if harm == "shorter":
         (place / "kafka.jar").write_text("half")
@@ -80,7 +81,7 @@ def test_what_is_not_whole_is_fetched_again(java: Path, harm: str) -> None:
     assert len(told(java)) == 2
 
 
-def test_two_that_fetch_at_once_fetch_once(java: Path) -> None:
+def test_two_processes_that_fetch_at_once_fetch_once(java: Path) -> None:
     (java / "bin" / "wait").touch()
     with Child(["-c", FETCH], extra=_places()) as one, Child(["-c", FETCH], extra=_places()) as two:
         assert [one.line(), two.line()] == ["asks", "asks"]
@@ -92,13 +93,13 @@ def test_two_that_fetch_at_once_fetch_once(java: Path) -> None:
     assert len(told(java)) == 1
 
 
-def test_one_that_is_killed_leaves_nothing_half(java: Path) -> None:
+def test_a_killed_fetch_leaves_no_incomplete_cache(java: Path) -> None:
     (java / "bin" / "wait").touch()
     with Child(["-c", FETCH], extra=_places()) as killed:
         until(lambda: told(java), "it fetches")
         killed.kill()
     with Child(["-c", FETCH], extra=_places()) as other:
-        # What the killed one started still writes.
+        # The Java that the killed process started still writes.
         until(lambda: _waits_for_a_lock(other.pid) or len(told(java)) > 1, "it waits")
         assert len(told(java)) == 1
         assert other.line() == "asks"
@@ -108,7 +109,7 @@ def test_one_that_is_killed_leaves_nothing_half(java: Path) -> None:
     assert len(told(java)) == 2
 
 
-def test_a_repository_of_your_own_is_asked(
+def test_jars_come_from_the_repository_that_the_settings_name(
     java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(SETTINGS_VARIABLE, str(tmp_path / "own.xml"))
@@ -136,11 +137,13 @@ def test_without_network_one_line_says_what_could_not_be_fetched(
 def test_a_fetch_without_end_is_given_up(java: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (java / "bin" / "wait").touch()
     monkeypatch.setattr(jars, "FETCH_S", 0.5)
-    with pytest.raises(Refused, match=r"could not be fetched: not done after 0\.5 s"):
+    with pytest.raises(Refused, match=r"could not be fetched: Ivy did not finish within 0\.5 s"):
         kafka_jars()
 
 
-def test_nothing_is_not_taken_for_kafka(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_answer_of_ivy_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "java", "")))
     with pytest.raises(Refused, match="could not be fetched: Ivy found nothing"):
         kafka_jars()

@@ -1,4 +1,4 @@
-"""A real broker: who is let in, what it keeps, and how it ends."""
+"""A real broker: its users, its data, and its end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headrace.tools.kafka_node import Broker, node
 from headrace.tools.kafka_node.ports import check_free
 from headrace.tools.kafka_node.process import Process, process_of
 from headrace.tools.kafka_node.properties import written
-from headrace.tools.kafka_node.spawning import spawn_free, spawn_leashed
+from headrace.tools.kafka_node.spawning import spawn_dying_with_parent, spawn_free
 from tests.tools.kafka_node.fake_java import fake_java, told
 
 WAYS = [
@@ -46,20 +46,20 @@ SLEEP = ["/bin/sleep", "1000"]
 STARTS = """
 import sys
 from pathlib import Path
-from headrace.tools.kafka_node.spawning import spawn_leashed
-print(spawn_leashed(sys.argv[2:], Path(sys.argv[1]))[0], flush=True)
+from headrace.tools.kafka_node.spawning import spawn_dying_with_parent
+print(spawn_dying_with_parent(sys.argv[2:], Path(sys.argv[1]))[0], flush=True)
 input()
 """
 
 
 @pytest.fixture
 def no_jars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For a Java that has no use for any."""
+    """Jars for a fake Java, which does not need them."""
     monkeypatch.setattr(node, "kafka_jars", lambda: tmp_path)
 
 
 @pytest.mark.parametrize(("listener", "mechanism"), WAYS)
-def test_every_listener_lets_in_who_may(broker: Broker, listener: str, mechanism: str) -> None:
+def test_every_listener_lets_in_its_users(broker: Broker, listener: str, mechanism: str) -> None:
     client = broker.client(listener, mechanism)
     topic = f"node-{listener}-{mechanism}"
     assert _sent(client, topic, b"there") == []
@@ -71,7 +71,7 @@ def test_a_wrong_password_is_refused(broker: Broker) -> None:
     assert "Invalid username or password" in _refusal(client)
 
 
-def test_the_certificate_of_a_stranger_is_refused(broker: Broker) -> None:
+def test_a_client_certificate_of_a_foreign_authority_is_refused(broker: Broker) -> None:
     strange = broker.certificates
     client = broker.client("MTLS") | {
         "ssl.certificate.location": str(strange.foreign_client),
@@ -80,12 +80,12 @@ def test_the_certificate_of_a_stranger_is_refused(broker: Broker) -> None:
     assert "alert" in _refusal(client)
 
 
-def test_a_broker_of_a_strange_authority_is_refused(broker: Broker) -> None:
+def test_a_broker_certificate_of_a_foreign_authority_is_refused(broker: Broker) -> None:
     client = broker.client("TLS") | {"ssl.ca.location": str(broker.certificates.foreign_ca)}
     assert "certificate verify failed" in _refusal(client)
 
 
-def test_it_listens_on_loopback_only(broker: Broker) -> None:
+def test_a_broker_listens_on_loopback_only(broker: Broker) -> None:
     assert broker.pid is not None
     inodes = _open_files(broker.pid)
     listening = [
@@ -98,7 +98,7 @@ def test_it_listens_on_loopback_only(broker: Broker) -> None:
     assert all(place.split(":")[0].endswith("0100007F") for place in listening), listening
 
 
-def test_only_the_owner_can_read_its_secrets(broker: Broker) -> None:
+def test_only_the_owner_can_read_the_secrets_of_a_broker(broker: Broker) -> None:
     secrets = [broker.ann.password.encode(), broker.bob.password.encode(), b"PRIVATE KEY"]
     found = [
         path
@@ -139,7 +139,7 @@ def test_a_killed_broker_has_its_records_when_it_is_started_again(tmp_path: Path
     assert broker.pid != first
     assert broker.bootstrap == address
     assert _read(broker.client(), "kept") == b"one"
-    # Another process would do it like this: all it has is the directory.
+    # As another process would: it knows only the directory.
     seen = Broker(broker.directory)
     assert (seen.pid, seen.bootstrap) == (broker.pid, address)
     seen.start()
@@ -185,7 +185,7 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
     assert "\n" not in str(refused.value)
 
 
-def test_what_can_never_start_is_refused(tmp_path: Path) -> None:
+def test_settings_that_can_never_start_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadSetting, match="no listener TLS: there are PLAINTEXT"):
         Broker(tmp_path, ports={"TLS": 9095})
     with pytest.raises(BadSetting, match="without a comma"):
@@ -195,7 +195,7 @@ def test_what_can_never_start_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_jars")
-def test_the_last_words_of_a_broker_that_dies_are_told(
+def test_the_last_lines_of_a_broker_that_dies_are_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = fake_java(tmp_path / "java", f"{MAKES_DATA}sys.exit('the disk is on fire')")
@@ -215,7 +215,7 @@ def test_a_broker_that_never_answers_is_ended(
     monkeypatch.setenv("JAVA_HOME", str(home))
     monkeypatch.setattr(node, "START_S", 0.5)
     broker = Broker(tmp_path / "broker")
-    with pytest.raises(Refused, match=r"does not answer after 0\.5 s: it said nothing"):
+    with pytest.raises(Refused, match=r"does not answer after 0\.5 s: its log is empty"):
         broker.start()
     assert not broker.is_running
 
@@ -238,7 +238,7 @@ def test_a_broker_that_does_not_end_is_killed(
 
 
 @pytest.mark.usefixtures("no_jars")
-def test_two_that_start_it_at_once_start_one(
+def test_two_processes_that_start_a_broker_at_once_start_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     up = "print('up', flush=True)\n"
@@ -258,7 +258,7 @@ def test_two_that_start_it_at_once_start_one(
         broker.kill()
 
 
-def test_it_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
+def test_a_broker_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
     with Child(["-c", STARTS, str(tmp_path / "log"), *SLEEP]) as child:
         pid = int(child.line())
         until(lambda: _sleeps(pid), "it sleeps")
@@ -266,10 +266,10 @@ def test_it_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
     until(lambda: process_of(pid) is None, "it is gone", 10)
 
 
-def test_it_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
+def test_a_broker_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
     started: list[tuple[int, int]] = []
     log = tmp_path / "log"
-    thread = threading.Thread(target=lambda: started.append(spawn_leashed(SLEEP, log)))
+    thread = threading.Thread(target=lambda: started.append(spawn_dying_with_parent(SLEEP, log)))
     thread.start()
     thread.join()
     (pid, held), process = started[0], process_of(started[0][0])
@@ -281,7 +281,7 @@ def test_it_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
     process.reap()
 
 
-def test_one_with_the_same_number_is_not_taken_for_it(tmp_path: Path) -> None:
+def test_another_process_with_the_same_pid_is_not_the_broker(tmp_path: Path) -> None:
     pid = spawn_free(SLEEP, tmp_path / "log")
     right = process_of(pid)
     assert right is not None
@@ -302,7 +302,7 @@ def test_properties_are_written_so_that_java_reads_them_back() -> None:
 
 
 def _sleeps(pid: int) -> bool:
-    """Whether the command is what runs by now."""
+    """Whether the process runs the command by now."""
     return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(SLEEP[0].encode())
 
 
@@ -337,7 +337,7 @@ def _read(client: dict[str, object], topic: str) -> bytes | None:
 
 
 def _refusal(client: dict[str, object]) -> str:
-    """What a client is told that is not let in."""
+    """The errors of a client that is refused."""
     heard: list[str] = []
     quiet = {"error_cb": lambda error: heard.append(error.str()), "log_level": 0}
     producer = Producer(client | quiet)

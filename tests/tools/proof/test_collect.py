@@ -1,4 +1,4 @@
-"""What is heard when all is over: a topology that ran, looked at with its streams tampered with."""
+"""What a proof collects when it is over: a topology that ran, with streams tampered with."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from headrace import Policy, Topology, computation
 from headrace.core.computations.computation import Computation
 from headrace.core.computations.settings import RunSettings
 from headrace.hub.hub import Hub
-from headrace.tools.proof.certificate import Line
-from headrace.tools.proof.collect import Hearing, heard
+from headrace.tools.proof.certificate import StreamLine
+from headrace.tools.proof.collect import CollectedEvidence, collect_evidence
 from headrace.tools.proof.progress import ProgressWatch
 from headrace.tools.proof.reference import Reference, gathered, made_alone
 
@@ -39,7 +39,7 @@ def join(record: Any, out: Any, state: Any) -> None:
 
 @computation(inputs="orders", outputs="some")
 def dice(record: Any, out: Any, state: Any) -> None:
-    """Something else each time."""
+    """Makes other outputs each time."""
     state["turn"] = next(turn)
     if next(turn) % 7 < 3:
         out.append("some", record.value, key=record.key)
@@ -93,20 +93,20 @@ def undisturbed(hub: Hub) -> Callable[[Sequence[Computation], int], dict[str, Re
     return made
 
 
-def hearing(hub: Hub, topology: Topology) -> Hearing:
+def collected(hub: Hub, topology: Topology) -> CollectedEvidence:
     watch = ProgressWatch(hub, topology)
     watch.look(0.0)
-    return heard(hub, topology, watch, {"orders": RECORDS}, undisturbed(hub))
+    return collect_evidence(hub, topology, watch, {"orders": RECORDS}, undisturbed(hub))
 
 
-def lines(hub: Hub, topology: Topology) -> dict[str, Line]:
-    return {line.stream: line for line in hearing(hub, topology).streams}
+def lines(hub: Hub, topology: Topology) -> dict[str, StreamLine]:
+    return {line.stream: line for line in collected(hub, topology).streams}
 
 
-def test_what_went_two_ways_and_came_together_is_clean(hub: Hub) -> None:
+def test_records_that_come_through_two_computations_are_clean(hub: Hub) -> None:
     topology = Topology(split, join)
     ran(hub, topology)
-    found = hearing(hub, topology)
+    found = collected(hub, topology)
     assert all(line.clean for line in found.streams), found
     assert [line.stream for line in found.streams] == ["orders", "left", "right", "joined"]
     assert [line.records_out for line in found.streams] == [RECORDS, RECORDS, RECORDS, 2 * RECORDS]
@@ -115,8 +115,8 @@ def test_what_went_two_ways_and_came_together_is_clean(hub: Hub) -> None:
     assert not found.stopped
 
 
-def test_a_record_that_comes_once_more_is_doubled_there_and_only_there(hub: Hub) -> None:
-    """The next step has read it twice, and rightly made two of it."""
+def test_a_doubled_record_counts_only_in_the_stream_where_it_was_doubled(hub: Hub) -> None:
+    """The next step has read it twice, and is right to make two outputs of it."""
     topology = Topology(split, join)
     ran(hub, Topology(split, join))
     left = hub.stream("left")
@@ -130,7 +130,7 @@ def test_a_record_that_comes_once_more_is_doubled_there_and_only_there(hub: Hub)
     assert found["right"].clean
 
 
-def test_a_record_that_is_gone_is_lost(hub: Hub) -> None:
+def test_a_missing_record_is_lost(hub: Hub) -> None:
     ran(hub, Topology(split))
     right = hub.stream("right")
     with headrace.open("memory:") as copy:
@@ -146,9 +146,9 @@ def test_a_record_that_is_gone_is_lost(hub: Hub) -> None:
     assert not found["right"].clean
 
 
-def test_what_is_made_by_dice_is_only_counted(hub: Hub) -> None:
+def test_random_outputs_are_only_counted(hub: Hub) -> None:
     ran(hub, Topology(dice))
-    found = hearing(hub, Topology(dice))
+    found = collected(hub, Topology(dice))
     _, some = found.streams
     assert (some.lost, some.doubled, some.compared) == (None, 0, "count")
     assert "two undisturbed runs" in " ".join(some.notes)
@@ -167,7 +167,7 @@ def test_dead_letters_are_compared_too(hub: Hub) -> None:
     assert lines(hub, Topology(picky))["picky.dead-letters"].doubled == 1
 
 
-def test_batches_say_that_they_are_not_compared(hub: Hub) -> None:
+def test_the_notes_say_that_batches_are_compared_by_content(hub: Hub) -> None:
     ran(hub, Topology(count))
     found = lines(hub, Topology(count))["counts"]
     assert found.clean
@@ -175,19 +175,21 @@ def test_batches_say_that_they_are_not_compared(hub: Hub) -> None:
     assert "batches" in " ".join(found.notes)
 
 
-def test_what_is_stopped_is_told_with_the_reason(hub: Hub) -> None:
+def test_a_stopped_shard_is_shown_with_the_reason(hub: Hub) -> None:
     ran(hub, Topology(refuse))
-    found = hearing(hub, Topology(refuse))
+    found = collected(hub, Topology(refuse))
     assert {each.record for each in found.stopped} == {"orders:0+0", "orders:1+0"}
     assert all("KeyError" in each.reason for each in found.stopped)
 
 
-def test_without_a_reference_nothing_is_compared_and_that_is_said(hub: Hub) -> None:
+def test_the_failures_say_that_a_reference_is_missing(hub: Hub) -> None:
     topology = Topology(split)
     ran(hub, topology)
     watch = ProgressWatch(hub, topology)
     watch.look(0.0)
     none = {"split": Reference({}, {}, {}, [], "no such module")}
-    found = heard(hub, topology, watch, {"orders": RECORDS}, lambda computations, attempt: none)
+    found = collect_evidence(
+        hub, topology, watch, {"orders": RECORDS}, lambda computations, attempt: none
+    )
     assert found.failures == ["split: no such module"]
     assert [line.lost for line in found.streams] == [0, None, None]

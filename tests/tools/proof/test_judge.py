@@ -1,4 +1,4 @@
-"""The checker itself, on made-up evidence: what is wrong turns it red, what may be stays green."""
+"""The judge of a proof, on evidence written by hand: wrong streams are found, right ones pass."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def second_step(found: Rows, before: Rows) -> Judgement:
     return judged(Case(found=found, expected={"post": outputs(2)}, inputs={"invoices": before}))
 
 
-def test_all_there_once_and_in_order_is_clean() -> None:
+def test_a_stream_with_every_record_once_and_in_order_is_clean() -> None:
     verdict = first_step(outputs())
     assert verdict.clean
     assert (verdict.lost, verdict.doubled, verdict.out_of_order, verdict.unexpected) == (0, 0, 0, 0)
@@ -66,7 +66,7 @@ WRONG: list[tuple[str, Edit, tuple[int, int, int, int]]] = [
 
 
 @pytest.mark.parametrize(("what", "edit", "counts"), WRONG, ids=[row[0] for row in WRONG])
-def test_what_is_wrong_turns_it_red(
+def test_a_wrong_stream_is_judged_wrong(
     what: str, edit: Edit, counts: tuple[int, int, int, int]
 ) -> None:
     found = outputs()
@@ -78,7 +78,7 @@ def test_what_is_wrong_turns_it_red(
     assert verdict.examples
 
 
-def test_an_unexpected_output_comes_with_a_hint() -> None:
+def test_an_unexpected_output_is_shown_with_a_hint() -> None:
     found = outputs()
     found[0].append(made(0, 5, nth=1))
     assert "clock" in " ".join(first_step(found).notes)
@@ -93,7 +93,7 @@ def test_several_outputs_of_one_record_have_an_order_too() -> None:
 
 
 def test_outputs_from_different_shards_have_no_order() -> None:
-    """All go to one shard, mixed: only those of one shard keep their order."""
+    """All go to one shard: only records from one input shard keep their order."""
     rows = outputs()
     mixed = {0: [row for pair in zip(rows[1], rows[0], strict=True) for row in pair]}
     assert first_step(mixed).clean
@@ -102,8 +102,8 @@ def test_outputs_from_different_shards_have_no_order() -> None:
 
 
 def test_a_later_step_is_ordered_by_what_it_has_read() -> None:
-    """Records of one source shard may have come two ways: their order in the source says
-    nothing."""
+    """Records of one source shard may have come through two computations: their order in the source
+    does not count."""
     before = {0: [made(0, offset) for offset in (3, 0, 4)], 1: [made(0, n) for n in (1, 2, 5)]}
     before[1] += outputs()[1]
     as_read = {0: [made(0, n, 2) for n in (3, 0, 4, 1, 2, 5)], 1: outputs(2)[1]}
@@ -112,7 +112,7 @@ def test_a_later_step_is_ordered_by_what_it_has_read() -> None:
     assert second_step(by_source, before).out_of_order == 1  # 0 before 3
 
 
-def test_what_a_step_got_twice_it_may_make_twice() -> None:
+def test_a_record_that_was_read_twice_may_make_two_outputs() -> None:
     before, after = outputs(), outputs(2)
     before[0].append(before[0][1])
     after[0].append(after[0][1])
@@ -120,7 +120,7 @@ def test_what_a_step_got_twice_it_may_make_twice() -> None:
     assert judged(case).clean
 
 
-def test_other_values_are_told_of() -> None:
+def test_outputs_with_other_values_are_noted() -> None:
     found = outputs()
     found[0][1] = found[0][1]._replace(content=b"other")
     verdict = first_step(found)
@@ -144,7 +144,7 @@ def test_two_writers_of_one_stream_are_told_apart() -> None:
     assert verdict({**both, 0: both[0][1:]}).lost == 1
 
 
-def test_outputs_that_came_several_ways_are_not_ordered_and_that_is_said() -> None:
+def test_the_notes_say_which_outputs_have_no_order() -> None:
     before = {"x": outputs(), "y": outputs()}
     found = {0: [*outputs(2)[0], *outputs(2)[0]], 1: [*outputs(2)[1], *outputs(2)[1]]}
     verdict = judged(Case(found=found, expected={"join": found}, inputs=before))
@@ -185,7 +185,7 @@ def test_batches_are_compared_by_content() -> None:
     assert verdict.notes
 
 
-def test_what_is_lost_or_doubled_by_batches_is_seen() -> None:
+def test_lost_and_doubled_outputs_of_batches_are_found() -> None:
     found = shifted(outputs())
     found[0].pop()
     assert batch_step(found, outputs()).lost == 1
@@ -194,7 +194,7 @@ def test_what_is_lost_or_doubled_by_batches_is_seen() -> None:
     assert batch_step(found, outputs()).doubled == 1
 
 
-def test_what_depends_on_where_batches_end_is_not_guessed() -> None:
+def test_outputs_that_depend_on_where_batches_end_are_not_judged() -> None:
     sums = {0: [Found("orders:0+0/0", b"sum 10"), Found("orders:0+4/0", b"sum 3")]}
     other = {0: [Found("orders:0+0/0", b"sum 6"), Found("orders:0+2/0", b"sum 7")]}
     verdict = batch_step(other, sums)
@@ -205,10 +205,10 @@ def test_what_depends_on_where_batches_end_is_not_guessed() -> None:
     assert batch_step(twice, sums).doubled == 1
 
 
-# What is different each time
+# Outputs that differ between runs
 
 
-def test_what_is_made_differently_each_time_is_only_counted() -> None:
+def test_outputs_that_differ_between_runs_are_only_counted() -> None:
     found = outputs()
     found[0].pop()
     case = Case(
@@ -221,7 +221,7 @@ def test_what_is_made_differently_each_time_is_only_counted() -> None:
     assert judged(case).doubled == 1
 
 
-def test_what_was_read_twice_may_be_made_twice_though_it_is_only_counted() -> None:
+def test_counted_outputs_may_repeat_if_their_input_did() -> None:
     twice = [*outputs()[0], *outputs()[0]]
     both = [made(0, offset, 2) for offset in range(EACH)] * 2
     for batch in (False, True):
@@ -236,7 +236,7 @@ def test_what_was_read_twice_may_be_made_twice_though_it_is_only_counted() -> No
         assert judged(replace(case, found={0: [*both, both[0]]})).doubled == 1
 
 
-def test_two_runs_are_the_same_if_the_origins_are() -> None:
+def test_two_runs_are_the_same_if_their_origins_are() -> None:
     shuffled = dict(reversed(outputs().items()))
     assert same(outputs(), shuffled)
     shuffled[0].pop()

@@ -68,11 +68,11 @@ def test_a_sample_is_put_into_the_form_that_the_codec_takes(tmp_path: Path) -> N
     assert made == "Rome"
 
 
-def test_what_is_no_json_is_refused_for_a_stream_of_json(tmp_path: Path) -> None:
+def test_a_sample_that_is_no_json_is_refused_for_a_stream_of_json(tmp_path: Path) -> None:
     path = tmp_path / "orders.txt"
     path.write_text("{bad\n")
     sample = read_sample(str(path))
-    with pytest.raises(BadSetting, match=r"is of JSON, and '\{bad' is none"):
+    with pytest.raises(BadSetting, match=r"has codec json, and '\{bad' is no JSON"):
         made_up("orders", find_codec("json"), sample, "7")
     assert made_up("orders", find_codec("text"), sample, "7")(0)[0] == "{bad"
 

@@ -1,4 +1,4 @@
-"""A replica is stopped with all that belongs to it: Java and lanes are in groups of their own."""
+"""A process tree: a replica is stopped with its Java and lanes, in other process groups too."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 
 from headrace.testing.children import Child, until
 from headrace.tools.proof.process_tree import (
-    Relative,
-    family_of,
+    TreeProcess,
     is_there,
     send,
     stands_still,
-    stop_family,
+    stop_tree,
+    tree_of,
 )
 
 pytestmark = pytest.mark.slow
@@ -38,22 +38,22 @@ time.sleep(60)
 def parent() -> Iterator[Child]:
     with Child(["-c", PARENT, CHILD]) as child:
         child.line()
-        until(lambda: len(family_of(child.pid)) == 3, "child and grandchild are there")
-        family = family_of(child.pid)
+        until(lambda: len(tree_of(child.pid)) == 3, "child and grandchild are there")
+        tree = tree_of(child.pid)
         yield child
-        send(family, signal.SIGKILL)
+        send(tree, signal.SIGKILL)
 
 
-def test_all_of_a_family_stands_still_and_goes_on(parent: Child) -> None:
-    stopped = stop_family(parent.pid)
+def test_a_process_is_stopped_and_resumed_with_its_descendants(parent: Child) -> None:
+    stopped = stop_tree(parent.pid)
     assert len(stopped) == 3
     until(lambda: all(stands_still(each.pid) for each in stopped), "all are stopped")
     send(stopped, signal.SIGCONT)
     until(lambda: not any(stands_still(each.pid) for each in stopped), "all go on")
 
 
-def test_those_left_behind_are_still_known(parent: Child) -> None:
-    first, *others = family_of(parent.pid)
+def test_descendants_of_a_killed_process_are_still_known(parent: Child) -> None:
+    first, *others = tree_of(parent.pid)
     parent.kill()
     assert not is_there(first)
     assert all(map(is_there, others))
@@ -61,7 +61,7 @@ def test_those_left_behind_are_still_known(parent: Child) -> None:
     until(lambda: not any(map(is_there, others)), "they are gone")
 
 
-def test_another_process_of_the_same_number_is_not_meant(parent: Child) -> None:
-    send([Relative(parent.pid, "0")], signal.SIGKILL)
+def test_another_process_with_the_same_pid_gets_no_signal(parent: Child) -> None:
+    send([TreeProcess(parent.pid, "0")], signal.SIGKILL)
     assert Path(f"/proc/{parent.pid}").exists()
     assert parent.process.poll() is None

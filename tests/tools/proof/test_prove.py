@@ -1,4 +1,4 @@
-"""``headrace prove`` as a person uses it: real replicas, killed and stopped, and a certificate."""
+"""``headrace prove`` as users run it: real replicas, killed and stopped, and a certificate."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import headrace
 from headrace.core.computations.settings import RunSettings
 from headrace.lanes.loading import load_topology
 from headrace.testing.children import seed
-from headrace.tools.proof.proof import Order, Proof
+from headrace.tools.proof.proof import Order, ProofRun
 from tests.harness.proof.sabotage import broken
 
 pytestmark = pytest.mark.slow
@@ -57,7 +57,7 @@ def certificate(place: Path, *arguments: str, hub: str = "none") -> dict[str, An
 
 
 def test_a_topology_whose_replicas_are_killed_gets_a_clean_certificate(tmp_path: Path) -> None:
-    """Streams are made as in the hub that is named, which is not touched."""
+    """Streams are made as in the named hub, which is not touched."""
     (tmp_path / "shop.py").write_text(SHOP)
     with headrace.open(tmp_path / "real") as hub:
         hub.create_stream("shop/orders", shards=3, codec="json")
@@ -79,7 +79,7 @@ def test_a_topology_whose_replicas_are_killed_gets_a_clean_certificate(tmp_path:
         assert hub.groups.names() == []
 
 
-def test_a_handler_that_refuses_the_load_is_told_of(tmp_path: Path) -> None:
+def test_a_handler_that_refuses_the_load_is_shown(tmp_path: Path) -> None:
     (tmp_path / "picky.py").write_text(SHOP.replace('record.value["id"]', 'record.value["city"]'))
     done = prove(tmp_path, "picky.py", "--kills", "1", "--records", "200", "--replicas", "2")
     assert done.returncode == 1, done.stderr
@@ -103,7 +103,7 @@ def test_replicas_that_are_not_fenced_are_found_out(
     place.mkdir()
     order = Order(
         loaded=load_topology("shop.py"),
-        settings=RunSettings(lanes=1),  # or it might be stopped with the lock that others need
+        settings=RunSettings(lanes=1),  # with more lanes it might be stopped with the write lock
         again="",
         seed=seed(),
         kills=0,
@@ -112,6 +112,6 @@ def test_replicas_that_are_not_fenced_are_found_out(
         fails=["lane.before-commit:stop@6"],
         extra=broken(tmp_path / "broken", "fencing"),
     )
-    found = Proof(order, place).certificate()
+    found = ProofRun(order, place).certificate()
     assert not found.clean, found
     assert sum(each.doubled or 0 for each in found.streams) > 0, found

@@ -1,8 +1,9 @@
-"""What every backend and every codec promises, as test classes to subclass: yours too.
+"""What every backend, codec and engine promises, as test classes to subclass.
 
-``from headrace.testing.contracts.backend import BackendContract`` in a test module, subclass it
-with a fixture that opens your backend, and pytest runs every promise against it. Likewise
-``headrace.testing.contracts.codec``. This needs pytest, and Hypothesis for codecs.
+``from headrace.testing.contracts.backend import BackendContract`` in a test module and subclass it
+with a fixture that opens your backend: pytest runs every promise against it. The contract of codecs
+is in ``headrace.testing.contracts.codec``, the one of engines in
+``headrace.testing.contracts.engine``. ``pip install 'headrace[testing]'`` brings what they need.
 """
 
 from __future__ import annotations

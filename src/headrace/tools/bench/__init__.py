@@ -1,4 +1,2 @@
-"""Benchmarks that a user can run: ``headrace bench NAME``.
-
-Each compares with a peer in the same run.
-"""
+"""Benchmarks for users: ``headrace bench NAME``. Each compares Headrace with a peer in the same
+run."""

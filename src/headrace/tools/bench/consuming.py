@@ -1,4 +1,4 @@
-"""A consumer at full speed against plain reading, and one that waits."""
+"""Measures a consumer at full speed against plain reading, and a consumer that waits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import headrace
 from headrace.hub.hub import Hub
 from headrace.streams.stream import Stream
-from headrace.tools.bench.measure import Progress, alternating, timed
+from headrace.tools.bench.measure import Say, alternating, timed
 from headrace.tools.bench.processes import STREAM, ready_members
 
 RECORD_BYTES = 100
@@ -24,11 +24,9 @@ WAITING_SHARDS = 12
 WAITING_MEMBERS = 3
 
 
-def consumed(
-    place: Path, say: Progress, records: int = RECORDS, rounds: int = ROUNDS
-) -> dict[str, Any]:
-    """``for record in consumer`` against ``for record in stream.read(shard)``, both looking at each
-    value. Joining and leaving are not in it, commits are."""
+def consumed(place: Path, say: Say, records: int = RECORDS, rounds: int = ROUNDS) -> dict[str, Any]:
+    """``for record in consumer`` against ``for record in stream.read(shard)``; both look at each
+    value. The time includes commits, not joining and leaving."""
     with headrace.open(place / "consuming") as hub:
         stream = hub.create_stream(STREAM, shards=SHARDS)
         say(f"appending {records} records")
@@ -75,9 +73,9 @@ def _consume_s(hub: Hub, group: str, records: int) -> float:
     return took_s
 
 
-def waited(place: Path, say: Progress, waiting_s: float = WAITING_S) -> dict[str, Any]:
-    """The CPU time of a process in which a consumer waits for records that do not come, as a share
-    of one core: the worst of a group of three, from right after they joined."""
+def waited(place: Path, say: Say, waiting_s: float = WAITING_S) -> dict[str, Any]:
+    """The CPU time of a process in which a consumer waits for records, as a share of one core: the
+    worst of a group of three members, from right after they joined."""
     directory = place / "waiting"
     with headrace.open(directory) as hub, ExitStack() as stack:
         hub.create_stream(STREAM, shards=WAITING_SHARDS)

@@ -1,4 +1,4 @@
-"""What members wrote down about the records they handled, and what it proves."""
+"""The evidence of members about the records they handled, and the figures that follow from it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from typing import Any, Literal, NamedTuple
 from headrace.tools.bench.measure import quantile
 
 ENTRY = struct.Struct(">HQQQ")
-"""Shard, offset, when it was appended, when it was handled (both monotonic, in ns)."""
+"""Shard, offset, time of the append, time of the handling (both monotonic, in ns)."""
 
 _STAMP = struct.Struct(">Q")
 VALUE_BYTES = 100
 
 
 def stamp(now_ns: int) -> bytes:
-    """A value that knows when it was appended."""
+    """A value with the time of its append in it."""
     return _STAMP.pack(now_ns).ljust(VALUE_BYTES, b".")
 
 
@@ -31,7 +31,7 @@ def stamped_ns(value: bytes) -> int:
 
 
 class Handled(NamedTuple):
-    """One record in the hands of one member."""
+    """One record, handled by one member."""
 
     shard: int
     offset: int
@@ -41,17 +41,17 @@ class Handled(NamedTuple):
 
 
 class Window(NamedTuple):
-    """A stretch of the run, and what was done to the group at its start."""
+    """A part of the run, and what was done to the group at its start."""
 
     kind: Literal["calm", "join", "leave", "kill"]
     start_ns: int
     end_ns: int
     member: str = ""
-    """Who joined, left or was killed."""
+    """The member that joined, left or was killed."""
 
 
-class Move(NamedTuple):
-    """A shard changed its owner: the last record of the old one, the first of the new one."""
+class OwnerChange(NamedTuple):
+    """A shard changed its owner: the last record of the old owner, the first of the new one."""
 
     last: Handled
     first: Handled
@@ -61,7 +61,7 @@ _handled_ns = attrgetter("handled_ns")
 
 
 def written(file: Path, member: str, start: int = 0) -> tuple[list[Handled], int]:
-    """What a member wrote down from that byte on, and where to go on."""
+    """The entries of a member from that byte on, and where to go on."""
     with file.open("rb") as opened:
         opened.seek(start)
         content = opened.read()
@@ -74,30 +74,32 @@ def written(file: Path, member: str, start: int = 0) -> tuple[list[Handled], int
 
 
 def by_shard(handled: Iterable[Handled]) -> dict[int, list[Handled]]:
-    """In the order of handling."""
+    """The entries by shard, in the order of handling."""
     ordered = sorted(handled, key=lambda one: (one.shard, one.handled_ns))
     return {shard: list(those) for shard, those in groupby(ordered, lambda one: one.shard)}
 
 
 def between(handled: Sequence[Handled], start_ns: float, end_ns: float) -> Sequence[Handled]:
-    """What was handled in that time, with the last one before and the first one after it."""
+    """The records handled in that time, with the last before it and the first after it."""
     begin = bisect_right(handled, start_ns, key=_handled_ns)
     end = bisect_left(handled, end_ns, key=_handled_ns)
     return handled[max(begin - 1, 0) : end + 1]
 
 
 def pause_ms(handled: Sequence[Handled], window: Window, until_ns: float) -> float | None:
-    """The longest pause between two records of a shard that touches the window. It is counted up
-    to ``until_ns``: what follows is due to the next change, not to this window."""
+    """The longest pause between two records of a shard that touches the window. It counts up to
+    ``until_ns``: a later time belongs to the next window."""
     touching = pairwise(between(handled, window.start_ns, window.end_ns))
     pauses = [min(after.handled_ns, until_ns) - before.handled_ns for before, after in touching]
     return max(pauses) / 1e6 if pauses else None
 
 
-def moves(handled: Sequence[Handled], start_ns: float, until_ns: float) -> list[Move]:
+def owner_changes(
+    handled: Sequence[Handled], start_ns: float, until_ns: float
+) -> list[OwnerChange]:
     """The changes of owner whose first new record was handled in that time."""
     return [
-        Move(before, after)
+        OwnerChange(before, after)
         for before, after in pairwise(between(handled, start_ns, until_ns))
         if before.member != after.member and start_ns < after.handled_ns <= until_ns
     ]
@@ -106,8 +108,8 @@ def moves(handled: Sequence[Handled], start_ns: float, until_ns: float) -> list[
 def append_gaps_ms(
     shards: Mapping[int, Sequence[Handled]], windows: Iterable[Window]
 ) -> list[float]:
-    """The longest pause of the one who appended, by window: no member can be steadier than this,
-    and it tells how noisy the machine was."""
+    """The longest pause of the producer, by window. No member can be steadier than the producer, so
+    it shows how noisy the machine was."""
     appended_ns = sorted({one.appended_ns for those in shards.values() for one in those})
     gaps = []
     for window in windows:
@@ -124,7 +126,7 @@ class Doubles(NamedTuple):
 
 
 def doubles(handled: Sequence[Handled], killed_ns: Mapping[str, int]) -> Doubles:
-    """Records of a shard that were handled again: by nobody's fault but a kill's, or not."""
+    """How many records of a shard were handled again: after a kill, and without one."""
     first: dict[int, Handled] = {}
     clean = after_kills = 0
     for one in handled:
@@ -139,7 +141,7 @@ def doubles(handled: Sequence[Handled], killed_ns: Mapping[str, int]) -> Doubles
 
 
 def out_of_order(handled: Sequence[Handled]) -> int:
-    """Records of a shard that came for the first time, and not right behind the one before."""
+    """How many records of a shard came for the first time, but not right behind the one before."""
     seen: set[int] = set()
     following = wrong = 0
     for one in handled:
@@ -153,7 +155,7 @@ def out_of_order(handled: Sequence[Handled]) -> int:
 def figures(
     handled: Iterable[Handled], windows: Sequence[Window], ends: Mapping[int, int]
 ) -> dict[str, Any]:
-    """What the whole run proves; ``ends`` are those of the shards, when all was appended."""
+    """The figures of the whole run; ``ends`` are the ends of the shards after the last append."""
     shards = by_shard(handled)
     killed_ns = {window.member: window.start_ns for window in windows if window.kind == "kill"}
     found = _Found()
@@ -184,18 +186,18 @@ def figures(
 
 
 class _Found:
-    """Pauses in milliseconds."""
+    """The pauses found so far, in milliseconds."""
 
     def __init__(self) -> None:
         self.calm: list[float] = []
         self.waits: list[float] = []
-        """From append to handler, in calm times."""
+        """The times from append to handler, in calm windows."""
         self.unmoved: list[float] = []
         self.moved: dict[str, list[float]] = {"join": [], "leave": [], "kill": []}
 
     def look(self, handled: Sequence[Handled], window: Window, until_ns: float) -> None:
-        """At one shard in one window, and on to the next one for moves that took longer."""
-        moved = moves(handled, window.start_ns, until_ns)
+        """Look at one shard in one window; a change of owner may last until the next window."""
+        moved = owner_changes(handled, window.start_ns, until_ns)
         if window.kind != "calm" and moved:
             for move in moved:
                 kind, gap = _gap_ms(move, window)
@@ -212,8 +214,8 @@ class _Found:
             ]
 
 
-def _gap_ms(move: Move, window: Window) -> tuple[str, float]:
-    """From a dead member the pause begins at its death, when nobody can have handled anything."""
+def _gap_ms(move: OwnerChange, window: Window) -> tuple[str, float]:
+    """The pause of a change of owner. For a killed member it begins with the kill."""
     if window.kind == "kill" and move.last.member == window.member:
         return "kill", (move.first.handled_ns - window.start_ns) / 1e6
     kind = "leave" if window.kind == "kill" else window.kind
@@ -221,7 +223,7 @@ def _gap_ms(move: Move, window: Window) -> tuple[str, float]:
 
 
 def _until(windows: Sequence[Window]) -> Iterator[float]:
-    """Where each window's consequences end: where the next one begins."""
+    """Where the effects of each window end: where the next window begins."""
     for _, after in pairwise(windows):
         yield after.start_ns
     if windows:

@@ -1,8 +1,9 @@
-"""The topologies that are measured on several engines: lanes elsewhere load them from here.
+"""The topologies that are measured on several engines: lanes in other processes load them from
+here.
 
 `copying` makes one output of each record, with its value and key. `working` does the same after
-some work that holds Python's lock, about 10 µs. `chain` passes each record through five
-computations, with two lanes each.
+about 10 µs of work that holds Python's lock. `chain` passes each record through five computations
+with two lanes each.
 """
 
 from __future__ import annotations
@@ -76,13 +77,13 @@ _ALL: Mapping[str, Topology] = {
 }
 
 
-def started(name: str, hub: Hub, **how: Any) -> Running:
-    """One of them, by its name in this module."""
+def start(name: str, hub: Hub, **how: Any) -> Running:
+    """Start one of these topologies, by its name in this module."""
     return headrace.start(_ALL[name], hub, reference=f"{__name__}:{name}", **how)
 
 
 def forget(hub: Hub, name: str) -> None:
-    """Whoever runs it next begins anew."""
+    """Delete the groups of a topology, so that its next run begins anew."""
     for each in _ALL[name].computations:
         with suppress(UnknownGroup):
             hub.groups.delete(each.name)

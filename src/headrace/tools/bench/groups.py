@@ -11,9 +11,9 @@ from headrace.tools.bench.consuming import consumed, waited
 from headrace.tools.bench.handover import measured as handed_over
 from headrace.tools.bench.joining import converged, joined
 from headrace.tools.bench.machine import measured as machine
-from headrace.tools.bench.measure import Progress, workplace
+from headrace.tools.bench.measure import Say, workplace
 
-PARTS: dict[str, Callable[[Path, Progress], dict[str, Any]]] = {
+PARTS: dict[str, Callable[[Path, Say], dict[str, Any]]] = {
     "machine": machine,
     "handover": handed_over,
     "join": joined,
@@ -23,8 +23,8 @@ PARTS: dict[str, Callable[[Path, Progress], dict[str, Any]]] = {
 }
 
 
-def run(directory: Path | None, say: Progress, only: Collection[str] = ()) -> dict[str, Any]:
-    """All figures, or those of some parts; ``say`` is told what is being measured."""
+def run(directory: Path | None, say: Say, only: Collection[str] = ()) -> dict[str, Any]:
+    """All figures, or those of some parts; ``say`` gets a line about what is being measured."""
     for name in only:
         if name not in PARTS:
             raise BadSetting(f"no part {name!r} of this benchmark: one of {', '.join(PARTS)}")

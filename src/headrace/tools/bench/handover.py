@@ -1,7 +1,7 @@
-"""Shards changing hands under load: members that join, leave and are killed, as real processes.
+"""Measures hand-over under load: members, as real processes, join, leave and are killed.
 
-Members have default settings. Calm times and rebalances take turns in one run, so that a noisy
-machine is noisy for both; processes are started, and hubs opened, outside of either.
+Members have default settings. Calm windows and rebalances take turns in one run, so that a noisy
+machine is noisy for both. Processes are started and hubs opened outside of the windows.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ import headrace
 from headrace.testing.children import Child, dice, until
 from headrace.tools.bench import evidence
 from headrace.tools.bench.evidence import Handled, Window
-from headrace.tools.bench.measure import Progress
-from headrace.tools.bench.processes import STREAM, child, ready_members
+from headrace.tools.bench.measure import Say
+from headrace.tools.bench.processes import STREAM, ready_members, start_child
 
 GROUP = "bench"
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class HandoverLoad:
     members: int = 3
     shards: int = 12
     per_second: float = 2_000
     rounds: int = 30
-    """Of each: a clean leave, a kill, and after either a join."""
+    """How many rounds: each has a clean leave, a kill, and a join after either."""
     window_s: float = 0.4
-    """How long a calm time, or what follows a change, is looked at."""
+    """The length of a window, calm or after a change."""
     spares: int = 6
-    """So many members are made ready at once."""
+    """How many members are made ready at once."""
 
 
-def measured(place: Path, say: Progress, load: Load | None = None) -> dict[str, Any]:
-    load = load or Load()
+def measured(place: Path, say: Say, load: HandoverLoad | None = None) -> dict[str, Any]:
+    load = load or HandoverLoad()
     directory = place / "handover"
     with headrace.open(directory) as hub, ExitStack() as stack:
         stream = hub.create_stream(STREAM, shards=load.shards)
         team = _Team(directory, place, stack, load.spares)
         for _ in range(load.members):
             team.join()
-        appending = child(stack, "producer", directory, str(load.per_second))
+        appending = start_child(stack, "producer", directory, str(load.per_second))
         windows = _rounds(team, load, say)
         say("reading to the end")
         appending.tell()
@@ -60,7 +60,7 @@ def measured(place: Path, say: Progress, load: Load | None = None) -> dict[str, 
         return evidence.figures(team.handled(), windows, ends)
 
 
-def _rounds(team: _Team, load: Load, say: Progress) -> list[Window]:
+def _rounds(team: _Team, load: HandoverLoad, say: Say) -> list[Window]:
     chosen = dice("who leaves")
     windows: list[Window] = []
 
@@ -87,7 +87,7 @@ def _rounds(team: _Team, load: Load, say: Progress) -> list[Window]:
 
 
 class _Team:
-    """The members, and what each has written down."""
+    """The members and their evidence."""
 
     def __init__(self, directory: Path, place: Path, stack: ExitStack, spares: int) -> None:
         self.working: dict[str, Child] = {}
@@ -97,7 +97,7 @@ class _Team:
         self._spares = spares
         self._ready: list[Child] = []
         self._read: dict[str, int] = {}
-        """How far the evidence of each member is read, in bytes; of those who wrote any."""
+        """How far the evidence of each member is read, in bytes; only members with evidence."""
         self._gone: dict[str, Child] = {}
         self._joined = 0
         self._handled: list[Handled] = []
@@ -105,7 +105,7 @@ class _Team:
         self._last: dict[int, Handled] = {}
 
     def make_ready(self, wanted: int) -> None:
-        """Have so many members that only wait for being told to join."""
+        """Have this many started members that wait for the command to join."""
         if len(self._ready) < wanted:
             self._ready += ready_members(self._stack, self._directory, self._spares)
 
@@ -129,7 +129,7 @@ class _Team:
         return name
 
     def settle(self, shards: int) -> None:
-        """Until every shard is read by somebody who is still there, in equal shares."""
+        """Wait until working members read all shards, in equal shares."""
         until(lambda: self._is_settled(shards), "shares are even again", state=self._shares)
 
     def handled(self) -> list[Handled]:
@@ -141,7 +141,7 @@ class _Team:
         return all(len(self._offsets.get(shard, ())) >= end for shard, end in ends.items())
 
     def missing(self, ends: dict[int, int]) -> dict[int, list[int]]:
-        """The first records of each shard that nobody has handled."""
+        """The first records of each shard that no member has handled."""
         return {
             shard: sorted(set(range(end)) - self._offsets.get(shard, set()))[:5]
             for shard, end in ends.items()

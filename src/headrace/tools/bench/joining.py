@@ -1,4 +1,4 @@
-"""Many members that join at once, and many shards that find their members."""
+"""Measures many members that join at once, and many shards that move to a new member."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import headrace
 from headrace.testing.children import Child
-from headrace.tools.bench.measure import Progress
+from headrace.tools.bench.measure import Say
 from headrace.tools.bench.processes import STREAM, ready_members
 
 MEMBERS = 20
@@ -20,10 +20,9 @@ ROUNDS = 3
 
 
 def joined(
-    place: Path, say: Progress, members: int = MEMBERS, shards: int = SHARDS, rounds: int = ROUNDS
+    place: Path, say: Say, members: int = MEMBERS, shards: int = SHARDS, rounds: int = ROUNDS
 ) -> dict[str, Any]:
-    """From a starting shot until all have their place in the group, as processes that are there
-    and have the hub open."""
+    """The time until all members have joined. Their processes run and have the hub open before."""
     directory = place / "joining"
     took = []
     with headrace.open(directory) as hub, ExitStack() as stack:
@@ -51,10 +50,10 @@ def joined(
 
 
 def converged(
-    place: Path, say: Progress, shards: int = MANY_SHARDS, rounds: int = ROUNDS
+    place: Path, say: Say, shards: int = MANY_SHARDS, rounds: int = ROUNDS
 ) -> dict[str, Any]:
-    """From the third member's call of `Hub.consumer` until all three hold their share and have
-    begun to read it; before, two shared it all."""
+    """The time from the third member's call of `Hub.consumer` until all three hold their share and
+    have begun to read it; before, two members shared all shards."""
     directory = place / "converging"
     took = []
     with headrace.open(directory) as hub:
@@ -64,7 +63,7 @@ def converged(
             with ExitStack() as stack:
                 team = ready_members(stack, directory, 3)
                 for number in (1, 2, 3):
-                    began_ns = _works(team[number - 1], f"converging{turn}", place)
+                    began_ns = _start_work(team[number - 1], f"converging{turn}", place)
                     held_ns = _all_held_ns(team[:number], shards)
                     if number == 3:
                         took.append(held_ns - began_ns)
@@ -75,14 +74,14 @@ def converged(
     }
 
 
-def _works(member: Child, group: str, place: Path) -> int:
-    """When it called for its place."""
+def _start_work(member: Child, group: str, place: Path) -> int:
+    """Let a member join and work; return when it called `Hub.consumer`."""
     member.tell(f"work {group} member{member.pid} {place / 'none.handled'}")
     return int(member.line())
 
 
 def _all_held_ns(team: list[Child], shards: int) -> int:
-    """When the last of them had its share: all shares together are all shards."""
+    """When the last member had its share: then the shares add up to all shards."""
     low = shards // len(team)
     while True:
         for member in team:

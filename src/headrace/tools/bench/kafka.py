@@ -1,6 +1,6 @@
-"""``headrace bench kafka``: streams on Kafka against its own client, on one broker of this machine.
+"""``headrace bench kafka``: streams on Kafka against Kafka's own client, on one local broker.
 
-Both sides have the same records, the same topic and the settings that suit them, and take turns.
+Both sides have the same records, the same topic and settings that suit them, and take turns.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import headrace
 from headrace.backends.kafka.client.clients import COMMON, READING, WRITING
 from headrace.hub.hub import Hub
 from headrace.streams.stream import Stream
-from headrace.tools.bench.measure import Progress, alternating, timed, workplace
+from headrace.tools.bench.measure import Say, alternating, timed, workplace
 from headrace.tools.kafka_node import Broker
 
 RECORD_BYTES = 100
@@ -27,20 +27,20 @@ KEYS = 10_000
 RECORDS = 800_000
 APPENDED = 200_000
 APPEND_RECORDS = 100_000
-"""Of one call of ``append_arrow``."""
+"""Records in one call of ``append_arrow``."""
 ROUNDS = 7
-CHUNK = 500
+CONSUMED_AT_ONCE = 500
 SETTINGS = {"queued.max.messages.kbytes": 65536}
-"""On both sides: more is fetched ahead than by default, as long as one thing is read at a time."""
+"""For both sides: more is fetched ahead than by default."""
 RAW_READING = {
     **SETTINGS,
     "fetch.wait.max.ms": 50,
-    "enable.partition.eof": False,  # so that every message is a record
+    "enable.partition.eof": False,  # every message is a record then
 }
 
 
-def run(directory: Path | None, say: Progress) -> dict[str, Any]:
-    """All figures; ``say`` is told what is being measured."""
+def run(directory: Path | None, say: Say) -> dict[str, Any]:
+    """All figures; ``say`` gets a line about what is being measured."""
     with workplace(directory) as place:
         say("starting a broker")
         with (
@@ -67,7 +67,7 @@ def run(directory: Path | None, say: Progress) -> dict[str, Any]:
 
 
 Hubs = tuple[Hub, Hub]
-"""One that moves columns, if that was built, and one that moves records one by one."""
+"""One hub that moves columns, if the C part was built, and one that moves records one by one."""
 
 
 def _append(hubs: Hubs, broker: Broker) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def _read_arrow(hubs: Hubs, broker: Broker) -> dict[str, Any]:
         _assign(consumer)
         seen = 0
         while seen < RECORDS:
-            seen += len(consumer.consume(CHUNK, 0.05))
+            seen += len(consumer.consume(CONSUMED_AT_ONCE, 0.05))
 
     def own(stream: Stream) -> None:
         seen = 0
@@ -134,7 +134,7 @@ def _read_records(hubs: Hubs, broker: Broker) -> dict[str, Any]:
         _assign(consumer)
         seen = 0
         while seen < RECORDS:
-            for message in consumer.consume(CHUNK, 0.05):
+            for message in consumer.consume(CONSUMED_AT_ONCE, 0.05):
                 seen += len(message.value()) > 0
 
     def own(stream: Stream) -> None:

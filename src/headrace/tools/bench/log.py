@@ -1,4 +1,4 @@
-"""``headrace bench log``: the embedded hub against LMDB itself, and against a file of lines."""
+"""``headrace bench log``: the embedded hub against raw LMDB, and against a file of lines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from headrace.backends.lmdb import stored_batch as batches
 from headrace.core.records.batch import Batch
 from headrace.core.records.row import Row
 from headrace.core.records.schema import SCHEMA
-from headrace.tools.bench.measure import Progress, alternating, quantile, timed, workplace
+from headrace.tools.bench.measure import Say, alternating, quantile, timed, workplace
 
 RECORD_BYTES = 100
 BATCH_RECORDS = 1_000
@@ -31,8 +31,8 @@ ROUNDS = 7
 _STORE = bytes(16)
 
 
-def run(directory: Path | None, say: Progress) -> dict[str, Any]:
-    """All figures; ``say`` is told what is being measured."""
+def run(directory: Path | None, say: Say) -> dict[str, Any]:
+    """All figures; ``say`` gets a line about what is being measured."""
     with workplace(directory) as place:
         figures: dict[str, Any] = {"rounds": ROUNDS, "record_bytes": RECORD_BYTES}
         for title, measure in (
@@ -68,7 +68,7 @@ def _arrow_batch() -> pa.RecordBatch:
 
 
 class _Raw:
-    """LMDB as it is: the same values, the same transactions, the same flags."""
+    """Raw LMDB: the same values, the same transactions, the same flags."""
 
     def __init__(self, directory: Path) -> None:
         self._env = lmdb.open(
@@ -87,8 +87,8 @@ class _Raw:
         return timed(puts)
 
     def put_by_thread(self, transactions: int, values: list[bytes]) -> float:
-        """The same by another thread, each asked for and waited for: what a hub with one writing
-        thread could reach at best."""
+        """The same transactions by another thread, each one requested and awaited: the best that a
+        hub with one writing thread could reach."""
         asked: queue.SimpleQueue[threading.Lock | None] = queue.SimpleQueue()
 
         def serve() -> None:
@@ -308,7 +308,7 @@ for record in stream.read(0, "latest", follow=True):
 
 
 def _wake(place: Path) -> dict[str, Any]:
-    """From the call of append here to the record in the hands of a reader in another process."""
+    """The time from the call of append here until a reader in another process has the record."""
     dice = random.Random(7)
     with headrace.open(place / "wake") as hub:
         stream = hub.create_stream("bench", shards=1)
@@ -322,7 +322,7 @@ def _wake(place: Path) -> dict[str, Any]:
             assert reader.stdout.readline() == "ready\n", "the reader did not start"
             waits_ms = []
             for _ in range(WAKE_RECORDS):
-                time.sleep(dice.uniform(0.005, 0.040))  # records come when they come
+                time.sleep(dice.uniform(0.005, 0.040))  # at irregular times, as real records come
                 stream.append(b"%d" % time.monotonic_ns())
                 waits_ms.append(int(reader.stdout.readline()) / 1e6)
         finally:

@@ -1,4 +1,4 @@
-"""What a heartbeat and a rebalance cost the group machine and the store, without any consumer."""
+"""Measures what a heartbeat and a rebalance cost the group machine and the store."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headrace.core.groups.group_bytes import encoded
 from headrace.core.groups.machine import step
 from headrace.core.store_keys import group_key
 from headrace.groups.coordinator import Coordinator
-from headrace.tools.bench.measure import Progress, quantile, timed
+from headrace.tools.bench.measure import Say, quantile, timed
 
 SHARDS = 1_000
 MEMBERS = 50
@@ -32,7 +32,7 @@ _GROUP = "bench"
 _FACTS = StreamFacts("orders", 1, tuple(ShardFacts(index) for index in range(SHARDS)))
 
 
-def measured(place: Path, say: Progress) -> dict[str, Any]:
+def measured(place: Path, say: Say) -> dict[str, Any]:
     backend = LmdbBackend(place / "machine")
     try:
         coordinator = Coordinator(backend)
@@ -52,7 +52,7 @@ def measured(place: Path, say: Progress) -> dict[str, Any]:
 
 
 def _heartbeats(backend: LmdbBackend, coordinator: Coordinator) -> dict[str, Any]:
-    """Through the coordinator and the store; nothing may be written."""
+    """Heartbeats through the coordinator and the store; they must not write."""
     group = coordinator.load(_GROUP)
     beats = [_heartbeat(coordinator, name) for name in group.members]
     before = backend.changes()
@@ -73,7 +73,7 @@ def _heartbeats(backend: LmdbBackend, coordinator: Coordinator) -> dict[str, Any
 
 
 def _rebalances(coordinator: Coordinator) -> dict[str, Any]:
-    """A join at full size, until it is stored: dealt anew, with the moves it needs."""
+    """A join at full size until it is stored: shards are dealt anew, with the moves this needs."""
     took, pure, moves = [], [], []
     for turn in range(ROUNDS):
         join = Join("newcomer", turn + 1, (_FACTS,), balanced)
@@ -97,7 +97,7 @@ def _join(coordinator: Coordinator, name: str) -> None:
 
 
 def _settle(coordinator: Coordinator) -> None:
-    """Everybody lets go of what should be another's."""
+    """Every member lets go of the shards that move to another."""
     for name, member in coordinator.load(_GROUP).members.items():
         owned = coordinator.load(_GROUP).owned(name).items()
         moving = {shard: s.epoch for shard, s in owned if s.state == "moving"}

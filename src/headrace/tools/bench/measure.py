@@ -1,4 +1,4 @@
-"""Measuring on a noisy machine: peers take turns, and the median of the turns is what counts."""
+"""Measures on a noisy machine: peers take turns, and the median of the turns counts."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from pathlib import Path
 from headrace.backends.lmdb.files import filesystem_of
 from headrace.core.errors import BadSetting
 
-Progress = Callable[[str], None]
+Say = Callable[[str], None]
+"""Shows a line about what is being measured."""
 
 
 def timed(work: Callable[[], object]) -> float:
-    """Seconds that the work takes."""
+    """How many seconds the work takes."""
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
@@ -27,9 +28,11 @@ def timed(work: Callable[[], object]) -> float:
 def alternating(
     peer: Callable[[], float], ours: Callable[[], float], rounds: int
 ) -> tuple[float, float, float]:
-    """Medians of the peer's and our seconds, and of the ratio peer / ours of each round.
+    """The medians of the peer's seconds, of our seconds, and of the ratio peer / ours of each
+    round.
 
-    The order changes from round to round, so that neither always runs on the warmer machine."""
+    The order changes from round to round, so that neither side always runs on the warmer
+    machine."""
     peers: list[float] = []
     own: list[float] = []
     for turn in range(rounds):
@@ -44,7 +47,7 @@ def alternating(
 
 
 def in_turns(runs: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
-    """What each run came to in each round. Another one begins each time."""
+    """The result of each run in each round. Another run begins each round."""
     found: dict[str, list[float]] = {name: [] for name in runs}
     for turn in range(rounds):
         names = list(runs)

@@ -1,8 +1,8 @@
-"""A member of a group as a process of its own: told what to do line by line, answers line by line.
+"""A member of a group as a process of its own: it gets commands and answers, line by line.
 
-It uses the default settings of `Hub.consumer`. ``sit GROUP`` joins and reads nothing until
-``leave``; ``work GROUP NAME FILE`` reads for ever, writes down what it handles, and ends by SIGTERM
-as any consumer does.
+It has the default settings of `Hub.consumer`. ``sit GROUP`` joins and reads nothing until
+``leave``. ``work GROUP NAME FILE`` reads for ever, writes an entry for each handled record, and
+ends by SIGTERM as every consumer does.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ LOOK_S = 0.005
 
 
 def main(directory: str, stream: str) -> None:
-    # Unbuffered: a thread that waits for a line and holds a buffer's lock stops Python from ending.
-    told = FileIO(0, closefd=False)
+    # Unbuffered: Python cannot end while a thread waits for a line with the lock of a buffer.
+    commands = FileIO(0, closefd=False)
     with headrace.open(directory, create=False) as hub:
         hub.stream(stream)
         _say("ready")
         consumer: Consumer | None = None
-        while words := told.readline().decode().split():
+        while words := commands.readline().decode().split():
             match words:
                 case ["sit", group]:
                     consumer = hub.consumer(stream, group=group)
                     _say(str(time.monotonic_ns()))
                 case ["leave"]:
-                    assert consumer is not None, "told to leave before it joined"
+                    assert consumer is not None, "the command leave came before sit"
                     consumer.close()
                     _say("left")
                 case ["work", group, name, file]:
-                    _work(hub, stream, group, name, file, told)
+                    _work(hub, stream, group, name, file, commands)
                     return
                 case _:
-                    raise AssertionError(f"told {words}")
+                    raise AssertionError(f"unknown command {words}")
 
 
-def _work(hub: Hub, stream: str, group: str, name: str, file: str, told: FileIO) -> None:
-    """Each record is written down at once: a kill loses at most the one in hand."""
+def _work(hub: Hub, stream: str, group: str, name: str, file: str, commands: FileIO) -> None:
+    """Consume. Each entry is written at once: a kill loses at most the entry of one record."""
     evidence = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     began_ns = time.monotonic_ns()
     with hub.consumer(stream, group=group, name=name) as consumer:
         _say(str(began_ns))
-        threading.Thread(target=_answer, args=(consumer, told), daemon=True).start()
+        threading.Thread(target=_answer, args=(consumer, commands), daemon=True).start()
         for record in consumer:
             appended_ns = stamped_ns(record.value)
             entry = ENTRY.pack(record.shard, record.offset, appended_ns, time.monotonic_ns())
@@ -58,8 +58,8 @@ def _work(hub: Hub, stream: str, group: str, name: str, file: str, told: FileIO)
     os.close(evidence)
 
 
-def _answer(consumer: Consumer, told: FileIO) -> None:
-    while words := told.readline().decode().split():
+def _answer(consumer: Consumer, commands: FileIO) -> None:
+    while words := commands.readline().decode().split():
         match words:
             case ["cpu"]:
                 _say(str(time.process_time()))
@@ -68,7 +68,7 @@ def _answer(consumer: Consumer, told: FileIO) -> None:
                     time.sleep(LOOK_S)
                 _say(f"{held} {time.monotonic_ns()}")
             case _:
-                raise AssertionError(f"told {words}")
+                raise AssertionError(f"unknown command {words}")
 
 
 def _say(text: str) -> None:

@@ -1,18 +1,18 @@
 """``headrace bench pipeline --engine spark``: the same topologies with lanes as threads, as
-processes and as tasks of Spark, in one run and in turns.
+processes and as Spark tasks, in turns in one run.
 
-*How much*: 2 lanes each on the same hub and the same records, from the first commit to the last, as
-the dispatcher counts them; starting and ending lanes is not in it. The figures are medians over
+*Throughput*: 2 lanes each on the same hub and the same records, from the first commit to the last,
+as the dispatcher counts them, without the start and the end of lanes. The figures are medians over
 rounds in which each engine has one turn.
 
-*How soon*: from the append of a record to its output in the hands of a reader, three processes, as
-with the local engine; through one computation with streams of 4 shards, and through five with two
-lanes each: ``latency5`` with a shard for each of those lanes, ``latency5_wide`` with 4 shards.
+*Latency*: from the append of a record until a reader has its output, in three processes as with the
+local engine; through one computation with streams of 4 shards, and through five computations with
+two lanes each: ``latency5`` with a shard for each of those lanes, ``latency5_wide`` with 4 shards.
 
-*At rest*: the processor time of ten lanes that wait for records, which do not come. ``idle_cpu`` is
-that of Spark's Python workers and the daemon that forked them, all together.
+*At rest*: the processor time of ten lanes that wait for records. ``idle_cpu`` is the time of all
+Python workers of Spark and the daemon that forked them.
 
-*The start*: of a fresh session to the first record that is done, as ``headrace run`` does it.
+*Start*: from a fresh session to the first finished record, as ``headrace run`` does it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from headrace.streams.stream import Stream
 from headrace.testing.children import until
 from headrace.tools.bench import flows, usage
 from headrace.tools.bench.flows import LINK_LANES, LINKS, SOURCE, TARGET, VISIBLE
-from headrace.tools.bench.measure import Progress, in_turns, workplace
+from headrace.tools.bench.measure import Say, in_turns, workplace
 from headrace.tools.bench.processes import STREAM
 from headrace.tools.bench.visible import delays, waits_ms
 
@@ -48,7 +48,7 @@ LANES = 2
 CHAIN_LANES = LINKS * LINK_LANES
 RECORDS = 300_000
 WORKED_SHARE = 3
-"""Of those records one in so many for the handler that works."""
+"""The handler that works gets one record in this many."""
 ROUNDS = 7
 SECONDS = 15.0
 LOOK_S = 0.002
@@ -58,13 +58,13 @@ ENGINES = ("threads", "processes", "spark")
 
 def run(
     directory: Path | None,
-    say: Progress,
+    say: Say,
     *,
     records: int = RECORDS,
     rounds: int = ROUNDS,
     seconds: float = SECONDS,
 ) -> dict[str, Any]:
-    """All figures; ``say`` is told what is being measured."""
+    """All figures; ``say`` gets a line about what is being measured."""
     figures: dict[str, Any] = {
         "engine": "spark",
         "rounds": rounds,
@@ -97,7 +97,7 @@ def run(
 
 
 def make_source(hub: Hub, records: int) -> None:
-    """A stream full of records, and an empty one for what is made of them."""
+    """Make a stream full of records, and an empty one for the outputs."""
     dice = random.Random(7)
     source = hub.create_stream(SOURCE, shards=SHARDS)
     hub.create_stream(TARGET, shards=SHARDS)
@@ -114,13 +114,13 @@ def hub_of_some(place: Path, records: int) -> Hub:
 
 def _started(hub: Hub, session: SparkSession, session_s: float) -> dict[str, Any]:
     began_s = time.perf_counter()
-    with flows.started("copying", hub, spark=session, lanes=LANES) as running:
+    with flows.start("copying", hub, spark=session, lanes=LANES) as running:
         lanes_s = time.perf_counter() - began_s
         counters = running.counters["copy"]
         _wait(lambda: counters.processed > 0, "a first record")
         first_s = time.perf_counter() - began_s - lanes_s
         _wait(lambda: running.replica.dispatcher.is_idle and running.caught_up(), "all records")
-    _emptied(hub.stream(TARGET))
+    _empty(hub.stream(TARGET))
     flows.forget(hub, "copying")
     return {
         "start_s": round(session_s + lanes_s + first_s, 2),
@@ -130,7 +130,7 @@ def _started(hub: Hub, session: SparkSession, session_s: float) -> dict[str, Any
     }
 
 
-# How much
+# Throughput
 
 
 def _compared(
@@ -167,17 +167,17 @@ def _ratio(rates: Mapping[str, list[float]], ours: str, peer: str) -> float:
 
 
 class Piped(NamedTuple):
-    """What was seen between the first commit and the last."""
+    """The figures of a run between its first commit and its last."""
 
     records_per_s: float
     cpu_us: float
-    """Processor time of a record, in all processes together."""
+    """Processor time per record, of all processes together."""
     slices: int
 
 
 def piped(hub: Hub, name: str, records: int, **how: Any) -> Piped:
-    """All records through a topology of one computation."""
-    with flows.started(name, hub, lanes=LANES, **how) as running:
+    """Run all records through a topology of one computation."""
+    with flows.start(name, hub, lanes=LANES, **how) as running:
         (counters,) = running.counters.values()
         _wait(lambda: counters.processed > 0, "a first commit")
         involved = [os.getpid(), *usage.below(os.getpid())]
@@ -187,14 +187,14 @@ def piped(hub: Hub, name: str, records: int, **how: Any) -> Piped:
         took_s = time.perf_counter() - began_s
         cpu_s = sum(map(usage.cpu_s, involved)) - began_cpu_s
     assert counters.processed == counters.outputs == records, counters
-    assert _emptied(hub.stream(TARGET)) == records, "outputs are missing"
+    assert _empty(hub.stream(TARGET)) == records, "outputs are missing"
     flows.forget(hub, name)
     rest = max(records - before, 1)
     return Piped(rest / took_s, cpu_s / rest * 1e6, counters.slices)
 
 
-def _emptied(stream: Stream) -> int:
-    """How many records were there; then there is room for others."""
+def _empty(stream: Stream) -> int:
+    """Empty a stream; return how many records it had."""
     bounds = [stream.bounds(shard) for shard in range(stream.shards)]
     for shard, (_, end) in enumerate(bounds):
         stream.trim(shard, end)
@@ -208,17 +208,17 @@ def _wait(condition: Callable[[], bool], what: str) -> None:
         time.sleep(LOOK_S)
 
 
-# How soon
+# Latency
 
 
 def _late(
     directory: Path, session: SparkSession, name: str, lanes: int, shards: int, seconds: float
 ) -> dict[str, Any]:
-    """In milliseconds, from append to output; each stream has so many shards."""
+    """The latency from append to output in milliseconds; each stream has ``shards`` shards."""
     with headrace.open(directory) as hub:
         for stream in (STREAM, *(f"link{number}" for number in range(1, LINKS)), VISIBLE):
             hub.create_stream(stream, shards=shards)
-        with flows.started(name, hub, spark=session, lanes=lanes) as running:
+        with flows.start(name, hub, spark=session, lanes=lanes) as running:
             held = shards * len(running.topology.computations)
             until(lambda: len(running.replica.dispatcher.duties()) == held, "all shards granted")
             waited_ms = waits_ms(directory, VISIBLE, seconds)
@@ -233,11 +233,11 @@ def _late(
 
 
 def _waited(directory: Path, session: SparkSession, seconds: float) -> dict[str, Any]:
-    """Shares of a core, of ten lanes that have nothing to do."""
+    """The processor time of ten idle lanes, as shares of a core."""
     java = java_process(session)
     with (
         headrace.open(directory) as hub,
-        flows.started("chain", hub, spark=session, lanes=CHAIN_LANES) as running,
+        flows.start("chain", hub, spark=session, lanes=CHAIN_LANES) as running,
     ):
         shards = SHARDS * LINKS
         until(lambda: len(running.replica.dispatcher.duties()) == shards, "all shards granted")
@@ -259,7 +259,7 @@ def _waited(directory: Path, session: SparkSession, seconds: float) -> dict[str,
 
 
 def java_process(session: SparkSession) -> int:
-    """The process of Java behind a session of this machine; its Python workers are below it."""
+    """The pid of the Java process of a local session; its Python workers are its descendants."""
     gateway: Any = session.sparkContext._gateway
     found: int = gateway.proc.pid
     return found

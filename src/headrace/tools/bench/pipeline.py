@@ -1,21 +1,21 @@
 """``headrace bench pipeline``: a topology of one computation on the embedded hub, against a thread
-without one.
+without a topology.
 
 The function is the same on both sides: one output for each input, with its value and key. So are
 the records, the streams (4 shards each) and the hub.
 
-*Ours* is one lane of a replica, from its first slice to its last commit; joining and leaving are
-not in it. What it does beside the peer's work: it asks for slices and reports them, follows which
-record each output was made from, carries its time and trace on, checks the grant, and stores
+*Ours* is one lane of a replica, from its first slice to its last commit, without joining and
+leaving. Beyond the work of the peer, the lane asks for slices and reports them, follows which
+record each output was made from, passes on its time and trace, checks the grant, and stores
 checkpoint and story in the commit of the outputs.
 
-*The peer* is what a careful user would write who needs nothing of that: it reads one shard after
-the other with ``Stream.read``, hands each record to the function, gathers what that appends, and
-appends it with ``Stream.append_many``, durable on return, as often as the lane has committed: its
-batches are as large as the slices of the lane's last run were on average. There is no group and no
-checkpoint: killed, it begins again and doubles everything.
+*The peer* is what a careful user would write without Headrace's computations. It reads one shard
+after the other with ``Stream.read``, calls the function with each record, gathers the outputs, and
+appends them with ``Stream.append_many``, durable on return, as often as the lane commits: its
+batches are as large as the slices of the lane's last run were on average. It has no group and no
+checkpoint: after a kill it begins again and doubles everything.
 
-With the engine ``spark`` it is another comparison: `on_spark`.
+The engine ``spark`` has another comparison: `on_spark`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from headrace.hub.hub import Hub
 from headrace.replica.counters import Counters
 from headrace.streams.stream import Stream
 from headrace.tools.bench import on_spark
-from headrace.tools.bench.measure import Progress, alternating, timed, workplace
+from headrace.tools.bench.measure import Say, alternating, timed, workplace
 from headrace.tools.bench.visible import latency
 
 ENGINES = ("local", "spark")
@@ -53,14 +53,14 @@ DONE_S = 120.0
 
 def run(
     directory: Path | None,
-    say: Progress,
+    say: Say,
     engine: str = "local",
     *,
     records: int = RECORDS,
     rounds: int | None = None,
     seconds: float = SECONDS,
 ) -> dict[str, Any]:
-    """All figures; ``say`` is told what is being measured."""
+    """All figures; ``say`` gets a line about what is being measured."""
     if engine not in ENGINES:
         raise BadSetting(f"no engine {engine!r} in this benchmark: one of {', '.join(ENGINES)}")
     if engine == "spark":
@@ -96,7 +96,7 @@ def run(
 
 
 class _Copying:
-    """The computation's function, and when it was first made ready."""
+    """The function of the computation, and when it was first made ready."""
 
     def __init__(self, output: str) -> None:
         self.began_s: float | None = None
@@ -122,7 +122,7 @@ class _Copying:
 
 
 class _Pairs:
-    """The peer's ``out``."""
+    """What the function of the peer gets as ``out``."""
 
     def __init__(self) -> None:
         self.pairs: list[tuple[Any, str | None]] = []
@@ -155,20 +155,20 @@ def _compared(
     peer_cpu_s: list[float] = []
 
     def ours() -> float:
-        took_s, cpu_s, counters = _piped(hub, f"copy{next(numbers)}", records)
+        took_s, cpu_s, counters = _run_lane(hub, f"copy{next(numbers)}", records)
         counted.append(counters)
         own_cpu_s.append(cpu_s)
-        _emptied(target, records)
+        _empty(target, records)
         return took_s
 
     def peer() -> float:
         began_cpu_s = time.process_time()
-        took_s = timed(lambda: _copied(source, target, -(-records // counted[-1].slices)))
+        took_s = timed(lambda: _run_peer(source, target, -(-records // counted[-1].slices)))
         peer_cpu_s.append(time.process_time() - began_cpu_s)
-        _emptied(target, records)
+        _empty(target, records)
         return took_s
 
-    ours()  # the first is not counted: it tells how large slices are
+    ours()  # the first run is not counted: it shows how large slices are
     peer_s, own_s, ratio = alternating(peer, ours, rounds)
     slices = counted[-1].slices
     return {
@@ -181,9 +181,9 @@ def _compared(
     }
 
 
-def _piped(hub: Hub, name: str, records: int) -> tuple[float, float, Counters]:
-    """How long one lane takes, and how much processor time all threads, as a group that begins at
-    the beginning."""
+def _run_lane(hub: Hub, name: str, records: int) -> tuple[float, float, Counters]:
+    """Run one lane in a new group; return its time, the processor time of all threads, and its
+    counters."""
     copying = _Copying("target")
     topology = Topology(copying.computation(name, "source", "target"))
     with headrace.start(topology, hub, lanes=1) as running:
@@ -198,8 +198,8 @@ def _piped(hub: Hub, name: str, records: int) -> tuple[float, float, Counters]:
     return ended_s - copying.began_s, ended_cpu_s - copying.began_cpu_s, counters
 
 
-def _copied(source: Stream, target: Stream, batch: int) -> None:
-    """The peer."""
+def _run_peer(source: Stream, target: Stream, batch: int) -> None:
+    """Copy all records as the peer does."""
     copy, out = _Copying("target").copy, _Pairs()
     for shard in range(SHARDS):
         for record in source.read(shard):
@@ -211,8 +211,8 @@ def _copied(source: Stream, target: Stream, batch: int) -> None:
         target.append_many(out.pairs)
 
 
-def _emptied(stream: Stream, records: int) -> None:
-    """Whether all outputs are there; then room for the next turn."""
+def _empty(stream: Stream, records: int) -> None:
+    """Check that all outputs are there, and empty the stream for the next turn."""
     bounds = [stream.bounds(shard) for shard in range(SHARDS)]
     assert sum(end - start for start, end in bounds) == records, bounds
     for shard, (_, end) in enumerate(bounds):

@@ -1,4 +1,4 @@
-"""A process that appends records at a steady rate, each with the time of its append in it."""
+"""A process that appends records at a steady rate, each with the time of its append."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def main(directory: str, stream: str, per_second: str) -> None:
         threading.Thread(
             target=_append, args=(hub.stream(stream), float(per_second), ending)
         ).start()
-        sys.stdin.readline()  # a line, or the end of who started this
+        sys.stdin.readline()  # a line, or the end of the parent process
         ending.set()
 
 
@@ -37,7 +37,7 @@ def _append(stream: Stream, per_second: float, ending: threading.Event) -> None:
 
 
 def _keys(stream: Stream) -> list[str]:
-    """One for each shard."""
+    """One key for each shard."""
     sharding = Sharding(stream.info)
     keys: dict[int, str] = {}
     for number in itertools.count():

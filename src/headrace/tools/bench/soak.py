@@ -1,13 +1,14 @@
-"""``headrace bench soak``: memory of a topology that runs for long at half of what it can do.
+"""``headrace bench soak``: the memory of a topology that runs for long at half of its full rate.
 
-How much it can do is measured first: the records per second of two lanes that copy what lies there.
-Then a process of its own appends half as many each second, and two lanes copy them. Both streams
-keep a few seconds, so that the disk does not fill up.
+The full rate is measured first: the records per second of two lanes that copy stored records. Then
+a separate process appends half as many each second, and two lanes copy them. Both streams keep
+records for a few seconds only, so that the disk does not fill up.
 
-Memory is looked at all the while: of this process (the driver), and on Spark of Java and of all its
-Python workers together. ``rss`` counts all pages in memory, those of the hub's file too, which grow
-with what is read and are the kernel's to take back; ``pss`` shares them out; ``own`` are the pages
-of no file: what a leak would make more. Slopes are those of the second half, in MB per minute.
+Memory is measured during the run: of this process (the driver), and on Spark of Java and of all its
+Python workers together. ``rss`` counts all pages in memory, also those of the hub's file, which
+grow with reading and which the kernel can take back. ``pss`` divides shared pages by their users.
+``own`` counts pages of no file: a leak shows there. Slopes are those of the second half, in MB per
+minute.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from headrace.spark import spark_session
 from headrace.testing.children import until
 from headrace.tools.bench import flows, usage
 from headrace.tools.bench.flows import SOURCE, TARGET
-from headrace.tools.bench.measure import Progress, workplace
+from headrace.tools.bench.measure import Say, workplace
 from headrace.tools.bench.on_spark import LANES, SHARDS, java_process, make_source, piped
-from headrace.tools.bench.processes import child
+from headrace.tools.bench.processes import start_child
 from headrace.tools.bench.usage import Memory
 
 ENGINES = ("spark", "local")
@@ -39,21 +40,21 @@ RECORDS = 300_000
 KEPT = "5s"
 SAMPLES = 120
 SAY_EVERY = 10
-"""Samples."""
+"""A line is shown after this many samples."""
 
-Processes = Mapping[str, Callable[[], list[int]]]
-"""Which ones there are, by what they are for."""
+ProcessesByPart = Mapping[str, Callable[[], list[int]]]
+"""The pids of each part: driver, Java, Python workers."""
 
 
 def run(
     directory: Path | None,
-    say: Progress,
+    say: Say,
     engine: str = "spark",
     *,
     seconds: float = SECONDS,
     records: int = RECORDS,
 ) -> dict[str, Any]:
-    """All figures; ``say`` is told how it stands."""
+    """All figures; ``say`` gets a line about the state now and then."""
     if engine not in ENGINES:
         raise BadSetting(f"no engine {engine!r} in this benchmark: one of {', '.join(ENGINES)}")
     with workplace(directory) as place, ExitStack() as stack:
@@ -69,14 +70,14 @@ def run(
 
 def _soaked(
     place: Path,
-    say: Progress,
+    say: Say,
     engine: str,
     seconds: float,
     records: int,
-    processes: Processes,
+    processes: ProcessesByPart,
     how: Mapping[str, Any],
 ) -> dict[str, Any]:
-    say("how much it can do")
+    say("measuring the full rate")
     with headrace.open(place / "full") as hub:
         make_source(hub, records)
         full = [piped(hub, "copying", records, **how).records_per_s for _ in range(2)][-1]
@@ -84,14 +85,16 @@ def _soaked(
     with headrace.open(place / "half") as hub:
         for name in (SOURCE, TARGET):
             hub.create_stream(name, shards=SHARDS, retention=KEPT)
-        with flows.started("copying", hub, lanes=LANES, **how) as running, ExitStack() as stack:
-            producer = child(stack, "producer", place / "half", str(half), stream=SOURCE)
+        with flows.start("copying", hub, lanes=LANES, **how) as running, ExitStack() as stack:
+            producer = start_child(stack, "producer", place / "half", str(half), stream=SOURCE)
             counters = running.counters["copy"]
             until(lambda: counters.processed > 0, "a first record")
             seen = _watched(running, hub, say, seconds, processes)
             producer.tell()
             assert producer.process.wait(30) == 0, "the producer did not end"
-            assert running.wait("120s", until_caught_up=True), f"it stands at {counters}"
+            assert running.wait("120s", until_caught_up=True), (
+                f"the topology does not catch up: {counters}"
+            )
     assert counters.processed == counters.outputs, counters
     return {
         "engine": engine,
@@ -106,7 +109,7 @@ def _soaked(
 
 
 def _watched(
-    running: Running, hub: Hub, say: Progress, seconds: float, processes: Processes
+    running: Running, hub: Hub, say: Say, seconds: float, processes: ProcessesByPart
 ) -> dict[str, Any]:
     counters = running.counters["copy"]
     began_s, before = time.monotonic(), counters.processed
@@ -120,7 +123,7 @@ def _watched(
         lags.append(running.replica.dispatcher.lag("copy")[0])
         if len(times_s) % SAY_EVERY == 1:
             say(_line(gone_s, seconds, counters.processed - before, lags[-1], found))
-        assert running.is_running, "it has ended"
+        assert running.is_running, "the topology has ended"
         time.sleep(seconds / SAMPLES)
     figures: dict[str, Any] = {
         "records_per_s": round((counters.processed - before) / gone_s),
@@ -143,7 +146,7 @@ def _line(
 
 
 def _course(name: str, times_s: list[float], values: list[float]) -> dict[str, float]:
-    """The first after a tenth of the time, the last, and how it goes on in the second half."""
+    """The value after a tenth of the time, the last value, and the slope of the second half."""
     half = len(values) // 2
     slope_per_s = slope(times_s[half:], values[half:])
     return {
@@ -154,5 +157,5 @@ def _course(name: str, times_s: list[float], values: list[float]) -> dict[str, f
 
 
 def slope(xs: list[float], ys: list[float]) -> float:
-    """Of the line that fits best; 0 for a single point."""
+    """The slope of the line that fits best; 0 for a single point."""
     return statistics.linear_regression(xs, ys).slope if len(xs) > 1 else 0.0

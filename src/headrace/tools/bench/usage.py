@@ -1,4 +1,4 @@
-"""What processes use, as the kernel tells it."""
+"""Processor time and memory of processes, as the kernel reports them."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ _MB = 1024
 
 
 class Memory(NamedTuple):
-    """In MB."""
+    """The memory of a process, in MB."""
 
     rss: float = 0.0
-    """All pages it has in memory, also those of files and of others."""
+    """All pages in memory, also those of files and shared ones."""
     pss: float = 0.0
-    """The same, what is shared divided by those who share it."""
+    """The same, with shared pages divided by the number of processes that share them."""
     own: float = 0.0
-    """Pages of no file, as its heap: the ones that a leak would make more."""
+    """Pages of no file, such as the heap: a leak shows here."""
 
     def plus(self, other: Memory) -> Memory:
         return Memory(*(a + b for a, b in zip(self, other, strict=True)))
 
 
 def cpu_s(process: int) -> float:
-    """Of all its threads, since it began; 0 if it is gone."""
+    """The processor time of all threads of a process since its start; 0 if it is gone."""
     with suppress(OSError):
         fields = _stat(process)
         return (int(fields[11]) + int(fields[12])) / _TICKS
@@ -35,7 +35,7 @@ def cpu_s(process: int) -> float:
 
 
 def memory(processes: Iterable[int]) -> Memory:
-    """Of all of them together."""
+    """The memory of some processes together."""
     total = Memory()
     for process in processes:
         with suppress(OSError):
@@ -44,7 +44,7 @@ def memory(processes: Iterable[int]) -> Memory:
 
 
 def below(process: int) -> list[int]:
-    """Its children, and theirs."""
+    """The descendants of a process."""
     parents: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -60,12 +60,12 @@ def below(process: int) -> list[int]:
 
 
 def _stat(process: int) -> list[str]:
-    """From the state on: what is before may have blanks in it."""
+    """The fields of proc(5) from the state on: the name before may contain blanks."""
     return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
 
 
-def _memory(told: str) -> Memory:
+def _memory(rollup: str) -> Memory:
     kilobytes = {
-        words[0]: int(words[1]) for line in told.splitlines()[1:] if (words := line.split())
+        words[0]: int(words[1]) for line in rollup.splitlines()[1:] if (words := line.split())
     }
     return Memory(*(kilobytes[name] / _MB for name in ("Rss:", "Pss:", "Anonymous:")))

@@ -1,9 +1,9 @@
-"""From the append of a record to its output in the hands of a reader: producer, replica and reader
-are three processes.
+"""Measures latency: from the append of a record until a reader has its output. Producer, replica
+and reader are three processes.
 
-The producer appends some 5 records every 5 ms, one call each, spread over all shards; a record's
-time is taken before the call. The reader waits for changes of the hub and reads every shard of the
-output. The replica has the default settings.
+The producer appends about 5 records every 5 ms, in one call, spread over all shards; the time of a
+record is taken before the call. The reader waits for changes of the hub and reads every shard of
+the output. The replica has the default settings.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from headrace.streams.stream import Stream
 from headrace.testing.children import until
 from headrace.tools.bench.evidence import stamped_ns
 from headrace.tools.bench.measure import quantile
-from headrace.tools.bench.processes import STREAM, child
+from headrace.tools.bench.processes import STREAM, start_child
 
 OUTPUT = "visible"
 PER_SECOND = 1_000
@@ -37,8 +37,8 @@ def pass_on(record: Any, out: Any) -> None:
 
 
 def latency(directory: Path, shards: int, seconds: float) -> dict[str, Any]:
-    """In milliseconds, without those of the first moment. ``append_visible`` is the same without a
-    topology, before it begins: from the append of a record to itself in the hands of a reader."""
+    """The latency in milliseconds, without the first second. ``append_visible`` is the same without
+    a topology: from the append of a record until a reader has that record."""
     with headrace.open(directory) as hub:
         for name in (STREAM, OUTPUT):
             hub.create_stream(name, shards=shards)
@@ -48,7 +48,9 @@ def latency(directory: Path, shards: int, seconds: float) -> dict[str, Any]:
             counters = running.counters["latency"]
             until(lambda: len(running.replica.dispatcher.duties()) == shards, "all shards granted")
             waited_ms = waits_ms(directory, OUTPUT, seconds)
-            assert running.wait("30s", until_caught_up=True), f"it stands at {counters.processed}"
+            assert running.wait("30s", until_caught_up=True), (
+                f"the topology does not catch up: {counters.processed}"
+            )
     assert counters.processed == counters.outputs, counters
     return {
         **delays(waited_ms),
@@ -68,11 +70,11 @@ def delays(waited_ms: list[float]) -> dict[str, Any]:
 
 
 def waits_ms(directory: Path, stream: str, seconds: float) -> list[float]:
-    """How long each record took until it was seen in that stream."""
+    """How long each record took until a reader saw it in that stream."""
     with ExitStack() as stack:
-        reader = child(stack, "visible", directory, stream)
+        reader = start_child(stack, "visible", directory, stream)
         assert reader.line() == "ready", "the reader did not start"
-        producer = child(stack, "producer", directory, str(PER_SECOND))
+        producer = start_child(stack, "producer", directory, str(PER_SECOND))
         assert reader.line() == "first", "the reader saw nothing"
         time.sleep(WARM_S + seconds)
         reader.tell()
@@ -83,8 +85,8 @@ def waits_ms(directory: Path, stream: str, seconds: float) -> list[float]:
 
 
 def main(directory: str, _: str, output: str) -> None:
-    """The reader: says when it is ready, when it has seen a record, and at the end how long each
-    one took."""
+    """The reader: prints when it is ready, when it has seen a record, and at the end how long each
+    record took."""
     with headrace.open(directory, create=False) as hub:
         ending = threading.Event()
         waits_ms: list[float] = []
@@ -92,7 +94,7 @@ def main(directory: str, _: str, output: str) -> None:
         reading = threading.Thread(target=_read, args=(stream, waits_ms, ending))
         reading.start()
         _say("ready")
-        sys.stdin.readline()  # a line, or the end of who started this
+        sys.stdin.readline()  # a line, or the end of the parent process
         ending.set()
         reading.join()
         _say(" ".join(f"{wait_ms:.3f}" for wait_ms in waits_ms))

@@ -1,1 +1,1 @@
-"""The demonstration: a proof by a script that a person can follow."""
+"""The demonstration: a proof whose deeds follow a script that people can watch."""

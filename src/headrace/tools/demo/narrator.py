@@ -1,58 +1,54 @@
-"""What happens to replicas, told in sentences by one who only sees who holds which shards."""
+"""The narrator of the demonstration: tells in sentences what happens to replicas, from who holds
+which shards."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from headrace.core.model import ShardId
-from headrace.tools.proof.proof import Did
+from headrace.core.computations.dispatch import Duty
+from headrace.tools.proof.proof import DoneDeed
 
 SETTLED_S = 1.0
-"""Who has had the same shards for so long is told to have them."""
-
-
-class Duty(NamedTuple):
-    computation: str
-    shard: ShardId
+"""A replica is said to have its shards once they have not changed for this long."""
 
 
 Held = Mapping[str, frozenset[Duty]]
-"""By replica."""
+"""The duties that each replica holds."""
 
 
-class Event(NamedTuple):
+class StoryLine(NamedTuple):
     at_s: float
     text: str
 
 
-class _Taken(NamedTuple):
+class _LostDuties(NamedTuple):
     at_s: float
     duties: frozenset[Duty]
-    """What one had when it was killed or stopped."""
+    """What the replica held when it was killed or stopped."""
 
 
 class Narrator:
     def __init__(self) -> None:
-        self.events: list[Event] = []
-        self._told = 0
+        self.events: list[StoryLine] = []
+        self._told_deeds = 0
         self._held: Held = {}
-        self._orphaned: dict[str, _Taken] = {}
+        self._orphaned: dict[str, _LostDuties] = {}
         self._stopped: set[str] = set()
         self._awaited: dict[str, tuple[float, str]] = {}
-        """Who is to get shards, since when, and since what."""
+        """Replicas that shall get shards: since when, and since which event."""
         self._changed_s: dict[str, float] = {}
 
     def say(self, at_s: float, text: str) -> None:
-        self.events.append(Event(at_s, text))
+        self.events.append(StoryLine(at_s, text))
 
     def look(
-        self, at_s: float, held: Held, stopped: Iterable[str] = (), did: Sequence[Did] = ()
+        self, at_s: float, held: Held, stopped: Iterable[str] = (), did: Sequence[DoneDeed] = ()
     ) -> None:
-        """What there is to be seen at that time, and all that was done so far."""
-        for deed in did[self._told :]:
+        """Take in who holds what at that time, and all deeds done so far."""
+        for deed in did[self._told_deeds :]:
             self._tell_deed(deed)
-        self._told = len(did)
+        self._told_deeds = len(did)
         for name in [name for name in self._orphaned if self._are_taken(name, held)]:
             self._tell_taken(name, at_s, held)
         for name in sorted(self._stopped.difference(stopped)):
@@ -74,7 +70,7 @@ class Narrator:
                 took_s = changed_s - since_s
                 self.say(at_s, f"{name} has {_shards(held[name])}, {took_s:.1f} s after {what}")
 
-    def _tell_deed(self, did: Did) -> None:
+    def _tell_deed(self, did: DoneDeed) -> None:
         if did.kind == "start":
             self.say(did.at_s, f"a further replica is started: {did.name}")
             self._awaited[did.name] = did.at_s, "its start"
@@ -82,7 +78,7 @@ class Narrator:
         if did.kind == "stop":
             self._stopped.add(did.name)
         had = self._held.get(did.name, frozenset())
-        self._orphaned[did.name] = _Taken(did.at_s, had)
+        self._orphaned[did.name] = _LostDuties(did.at_s, had)
         self.say(did.at_s, f"{did}: it held {_shards(had)}")
 
     def _are_taken(self, name: str, held: Held) -> bool:

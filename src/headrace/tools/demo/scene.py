@@ -1,5 +1,4 @@
-"""What is to be seen of a proof while it runs: who holds which shards, how fast, how far behind,
-and what happened."""
+"""The scene of the demonstration: who holds which shards, rates, lag, and the story so far."""
 
 from __future__ import annotations
 
@@ -8,15 +7,16 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from headrace.core.computations.dispatch import Duty
 from headrace.core.model import ShardId
 from headrace.ops.ranges import shown_shards
-from headrace.tools.demo.narrator import Duty, Event, Held, Narrator
+from headrace.tools.demo.narrator import Held, Narrator, StoryLine
 from headrace.tools.proof.proof import ProofProgress
 
 RATE_S = 1.0
-"""Rates are of so much time, at least."""
+"""The shortest time over which a rate is measured."""
 
-State = Literal["starting", "waiting", "at work", "stopped", "killed", "ended"]
+ReplicaState = Literal["starting", "waiting", "at work", "stopped", "killed", "ended"]
 
 STAGES = {
     "starting": "the replicas start",
@@ -30,9 +30,9 @@ STAGES = {
 @dataclass(frozen=True)
 class ReplicaRow:
     name: str
-    state: State
+    state: ReplicaState
     shards: dict[str, str]
-    """As ranges, by computation."""
+    """The shards that the replica holds, as ranges, by computation."""
     records_per_s: float
 
 
@@ -51,18 +51,18 @@ class Scene:
     records_all: int
     replicas: list[ReplicaRow]
     stages: list[StageRow]
-    story: list[Event]
+    story: list[StoryLine]
 
     @classmethod
     def empty(cls, records: int) -> Scene:
         return cls(0.0, "starting", 0, records, [], [], [])
 
-    def with_story(self, story: list[Event]) -> Scene:
+    def with_story(self, story: list[StoryLine]) -> Scene:
         return replace(self, story=story)
 
 
-class Eye:
-    """Looks again and again."""
+class SceneMaker:
+    """Makes a scene of the progress of a proof, each time it is asked."""
 
     def __init__(self, computations: list[str]) -> None:
         self._computations = computations
@@ -72,13 +72,13 @@ class Eye:
         self._next: dict[Duty, int] = {}
         self._looked_s = self._began_s
         self._rates: defaultdict[str, float] = defaultdict(float)
-        """Of replicas and of computations."""
+        """Records per second, by replica and by computation."""
 
     def look(self, progress: ProofProgress, now_s: float) -> Scene:
         held = self._held(progress)
         self._measure(progress, held, now_s)
-        lives = {life.name: life for life in progress.crew.lives.values()}
-        stopped = [name for name, life in lives.items() if life.resume_s is not None]
+        running = {replica.name: replica for replica in progress.replicas.running.values()}
+        stopped = [name for name, replica in running.items() if replica.resume_s is not None]
         self._story.look(now_s, held, stopped, progress.did)
         if progress.stage != self._stage:
             self._stage = progress.stage
@@ -89,7 +89,7 @@ class Eye:
             progress.stage,
             progress.records,
             progress.records_all,
-            [self._replica(name, progress, held) for name in progress.crew.names],
+            [self._replica(name, progress, held) for name in progress.replicas.names],
             [
                 StageRow(name, self._rates[name], progress.watch.lag_of(name))
                 for name in self._computations
@@ -98,14 +98,14 @@ class Eye:
         )
 
     def _held(self, progress: ProofProgress) -> Held:
-        found: dict[str, set[Duty]] = {name: set() for name in progress.crew.names}
+        found: dict[str, set[Duty]] = {name: set() for name in progress.replicas.names}
         for computation, group in progress.watch.groups.items():
             for owner, shards in group.by_owner.items():
                 found.setdefault(owner, set()).update(Duty(computation, s) for s in shards)
         return {name: frozenset(duties) for name, duties in found.items()}
 
     def _measure(self, progress: ProofProgress, held: Held, now_s: float) -> None:
-        """What has moved since is counted for who holds it now."""
+        """Measure rates. Progress of a shard counts for the replica that holds it now."""
         since_s = now_s - self._looked_s
         if since_s < RATE_S:
             return
@@ -128,12 +128,12 @@ class Eye:
         return ReplicaRow(name, _state(name, progress, held), shown, self._rates[name])
 
 
-def _state(name: str, progress: ProofProgress, held: Held) -> State:
-    life = next((one for one in progress.crew.lives.values() if one.name == name), None)
-    if life is None:
+def _state(name: str, progress: ProofProgress, held: Held) -> ReplicaState:
+    replica = next((one for one in progress.replicas.running.values() if one.name == name), None)
+    if replica is None:
         killed = any(did.kind == "kill" and did.name == name for did in progress.did)
         return "killed" if killed else "ended"
-    if life.resume_s is not None:
+    if replica.resume_s is not None:
         return "stopped"
     if held[name]:
         return "at work"

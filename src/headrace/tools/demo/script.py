@@ -1,5 +1,5 @@
-"""What is shown: three stages over ten shards, three replicas; one is killed, one is stopped for
-longer than its session, and a fourth comes."""
+"""The script of the demonstration: three stages over ten shards, three replicas. One is killed, one
+is stopped for longer than its session, and a fourth one is added."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ SHARDS = 10
 LANES = 2
 RECORDS = 30_000
 SECONDS = 44.0
-"""So long records come."""
+"""How long records come."""
 KILL, STOP, START = 0.14, 0.32, 0.55
-"""When, as a share of that time."""
+"""When each deed happens, as a share of that time."""
 STOP_SESSIONS = 2.5
 
 
@@ -30,8 +30,8 @@ def script(seconds: float, session_s: float) -> list[Deed]:
     ]
 
 
-def order(manner: EngineChoice, *, seed: str, records: int, seconds: float, again: str) -> Order:
-    deeds = script(seconds, manner.session_s)
+def order(engine: EngineChoice, *, seed: str, records: int, seconds: float, again: str) -> Order:
+    deeds = script(seconds, engine.session_s)
     return Order(
         loaded=load_topology(PLACE),
         settings=RunSettings(
@@ -42,7 +42,7 @@ def order(manner: EngineChoice, *, seed: str, records: int, seconds: float, agai
         seed=seed,
         records=records,
         replicas=REPLICAS,
-        manner=manner,
+        engine=engine,
         script=deeds,
         rest_s=seconds - deeds[-1].at_s,
     )

@@ -1,5 +1,5 @@
-"""A real broker of Kafka on this machine, without installing one: its jars, its certificates, and
-one node that listens on loopback only."""
+"""A real Kafka broker on this machine, without an installation: jars, certificates, and one node
+that listens on loopback only."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Certificates for one broker and its clients, made with ``openssl``: those that are trusted, and
-those of somebody else, which are to be refused."""
+"""Certificates for one broker and its clients, made with ``openssl``: trusted ones, and those of a
+foreign authority, which the broker must refuse."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OWN, _FOREIGN = "ca", "foreign-ca"
 
 @dataclass(frozen=True)
 class Certificates:
-    """Where they are; nobody but the owner can read them."""
+    """The paths of the certificates. Only their owner can read the files."""
 
     directory: Path
 
@@ -28,7 +28,7 @@ class Certificates:
 
     @property
     def broker(self) -> Path:
-        """Its key, then its certificate."""
+        """The key of the broker, then its certificate."""
         return self.directory / "broker.pem"
 
     @property
@@ -45,7 +45,7 @@ class Certificates:
 
     @property
     def foreign_client(self) -> Path:
-        """Signed by the foreign one."""
+        """A client certificate signed by the foreign authority."""
         return self.directory / "foreign-client.crt"
 
     @property
@@ -54,7 +54,7 @@ class Certificates:
 
 
 def certificates_in(directory: Path) -> Certificates:
-    """Those that are there; made if there are none."""
+    """The certificates in that directory; they are made if it does not exist."""
     if not directory.exists():
         making = directory.with_name(f"{directory.name}.making")
         shutil.rmtree(making, ignore_errors=True)

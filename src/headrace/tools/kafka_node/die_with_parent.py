@@ -1,8 +1,9 @@
-"""Runs a command that the kernel kills when whoever holds the other end of its standard input has
-gone, however it went. Started as a script, by its path: it needs nothing of this package.
+"""Runs a command that the kernel kills when the process at the other end of its standard input
+ends, even by a kill.
 
-The owner of a file and the signal it sends are kept when another program takes over the process.
-Unlike the death signal of a parent, this does not depend on the thread that started it.
+This is a script, started by its path: it needs nothing of this package. The kernel keeps the owner
+of a file and the signal to send when another program takes over the process. The death signal of a
+parent would depend on the thread that started the command; this does not.
 """
 
 import fcntl
@@ -19,7 +20,7 @@ def main() -> None:
     fcntl.fcntl(HELD, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(HELD, fcntl.F_SETFL, fcntl.fcntl(HELD, fcntl.F_GETFL) | os.O_ASYNC)
     if select.select([HELD], [], [], 0)[0]:
-        sys.exit("let go before it began")
+        sys.exit("the parent ended before the command began")
     os.execv(sys.argv[1], sys.argv[1:])
 
 

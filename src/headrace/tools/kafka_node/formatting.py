@@ -1,4 +1,4 @@
-"""The data of a new node: the number of its cluster, and the users it knows from the beginning."""
+"""Makes the data of a new node: the id of its cluster, and the users it knows from the start."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _LIGHT = "-Xmx256m -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def make_data(java: list[str], properties: Path, more: list[str]) -> None:
-    """With a Java that has the classes. What is asked for is read from a file: passwords are in it,
-    and all can see a command line."""
-    asked = ["--config", str(properties), "--cluster-id", _new_cluster(), *more]
+    """Format the storage. ``java`` is a command with the classes of Kafka. The arguments are in a
+    file because they contain passwords, and every user can see a command line."""
+    wanted = ["--config", str(properties), "--cluster-id", _new_cluster(), *more]
     arguments = properties.with_name("format.arguments")
     try:
-        write_private(arguments, "\n".join(asked).encode())
+        write_private(arguments, "\n".join(wanted).encode())
         done = subprocess.run(
             [java[0], *_LIGHT.split(), *java[1:], _TOOL, "format", f"@{arguments}"],
             stdin=subprocess.DEVNULL,
@@ -36,5 +36,5 @@ def make_data(java: list[str], properties: Path, more: list[str]) -> None:
 
 
 def _new_cluster() -> str:
-    """A number as Kafka writes it; one that begins with a dash would be taken for an option."""
+    """An id as Kafka writes it. It begins with a letter: a dash would be taken for an option."""
     return "c" + base64.urlsafe_b64encode(secrets.token_bytes(16)).decode()[1:22]

@@ -1,8 +1,8 @@
 """The jars of Kafka: fetched once with the Ivy that comes with PySpark, then kept in the user's
 cache.
 
-They are fetched into a directory of another name, which is renamed when all are there: whoever
-finds the directory finds it whole. A list of names and sizes tells if somebody has tidied it since.
+They are fetched into a directory of another name, which is renamed when all are there: a directory
+of the right name is whole. A list of names and sizes shows whether files were deleted since.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ log = logging.getLogger("headrace.kafka")
 
 KAFKA_VERSION = "4.3.1"
 SETTINGS_VARIABLE = "HEADRACE_IVY_SETTINGS"
-"""Names a settings file of Ivy, for those who fetch from a repository of their own."""
+"""Names a settings file of Ivy, to fetch from a repository of your own."""
 FETCH_S = 600.0
 
 _WHAT = f"Kafka {KAFKA_VERSION}"
@@ -38,7 +38,7 @@ _WANTED = f"""\
   </dependencies>
 </ivy-module>
 """
-"""The second, because Kafka brings nothing that would write its log."""
+"""The second dependency writes the log: Kafka brings nothing that would."""
 _LIST = "list"
 _PATIENCE = (
     "-Dsun.net.client.defaultConnectTimeout=10000",
@@ -48,7 +48,7 @@ _REASON = re.compile(r"^.*(?:[a-z]+\.)+(\w*Exception: .+)$|^.*(Server access err
 
 
 def kafka_jars() -> Path:
-    """The directory of the jars; they are fetched if they are not there."""
+    """The directory of the jars, which are fetched if they are missing."""
     place = jars_directory()
     if is_whole(place):
         return place
@@ -61,7 +61,7 @@ def kafka_jars() -> Path:
             "name another directory for caches by XDG_CACHE_HOME"
         ) from None
     with alone(place.with_name(f"{place.name}.lock")) as lock:
-        if not is_whole(place):  # somebody else may have fetched them meanwhile
+        if not is_whole(place):  # another process may have fetched them meanwhile
             _fetch(java, ivy, place, lock)
     return place
 
@@ -83,16 +83,16 @@ def is_whole(place: Path) -> bool:
 
 
 def _fetch(java: str, ivy: str, place: Path, lock: int) -> None:
-    # Also where nobody sees a terminal: it may take a minute.
+    # A warning, so that logs show it too: fetching may take a minute.
     log.warning("fetching %s (45 MB, only once) into %s", _WHAT, place)
     making = place.with_name(f"{place.name}.fetching")
-    shutil.rmtree(making, ignore_errors=True)  # of one that was killed
+    shutil.rmtree(making, ignore_errors=True)  # left by a process that was killed
     jars = making / "jars"
     jars.mkdir(parents=True)
     wanted = making / "ivy.xml"
     wanted.write_text(_WANTED)
     settings = os.environ.get(SETTINGS_VARIABLE)
-    said = place.with_name(f"{place.name}.log")
+    output = place.with_name(f"{place.name}.log")
     _run_ivy(
         [
             java, *_PATIENCE, f"-Divy.default.ivy.user.dir={making}", "-jar", ivy,
@@ -100,32 +100,32 @@ def _fetch(java: str, ivy: str, place: Path, lock: int) -> None:
             "-ivy", str(wanted), "-cache", str(making / "cache"),
             "-retrieve", f"{jars}/[artifact]-[revision].[ext]", "-types", "jar", "bundle",
         ],
-        said,
+        output,
         lock,
     )  # fmt: skip
     listed = _listed(jars)
     if not listed:
-        raise Refused(_failed("Ivy found nothing", said))
+        raise Refused(_failed("Ivy found nothing", output))
     (jars / _LIST).write_text(listed)
-    shutil.rmtree(place, ignore_errors=True)  # what was left of one that was whole
+    shutil.rmtree(place, ignore_errors=True)  # a directory that was whole once
     jars.rename(place)
     shutil.rmtree(making)
 
 
 def _run_ivy(command: list[str], log: Path, lock: int) -> None:
-    with log.open("wb") as said:
+    with log.open("wb") as output:
         try:
             code = subprocess.run(
                 command,
                 stdin=subprocess.DEVNULL,
-                stdout=said,
+                stdout=output,
                 stderr=subprocess.STDOUT,
                 check=False,
                 timeout=FETCH_S,
-                pass_fds=(lock,),  # held as long as Ivy writes, even if it outlives us
+                pass_fds=(lock,),  # held as long as Ivy writes, even if it outlives this process
             ).returncode
         except subprocess.TimeoutExpired:
-            raise Refused(_failed(f"not done after {FETCH_S:g} s", log)) from None
+            raise Refused(_failed(f"Ivy did not finish within {FETCH_S:g} s", log)) from None
     if code:
         found = _REASON.search(log.read_text(errors="replace"))
         why = (found[1] or found[2]).rstrip(")") if found else f"Ivy ended with {code}"
@@ -152,6 +152,6 @@ def _ivy() -> str:
 
 
 def _listed(place: Path) -> str:
-    """One line for each jar."""
+    """The sizes and names of the jars, one line for each."""
     jars = sorted(place.glob("*.jar"))
     return "".join(f"{jar.stat().st_size} {jar.name}\n" for jar in jars)

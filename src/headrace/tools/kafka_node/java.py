@@ -1,4 +1,4 @@
-"""The Java that a broker, and what fetches its jars, run on."""
+"""The Java that runs a broker, and Ivy to fetch its jars."""
 
 from __future__ import annotations
 

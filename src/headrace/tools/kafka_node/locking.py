@@ -1,4 +1,4 @@
-"""One at a time, among processes and threads."""
+"""A lock between processes and threads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 @contextmanager
 def alone(path: Path) -> Iterator[int]:
-    """Waits for others that hold the file; it is given back however this process ends."""
+    """Hold the lock on a file. The kernel gives it back however this process ends."""
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""What Kafka says, and how much of it is shown."""
+"""The log of Kafka: what is written, and how much of it is shown."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ QUIET = (
     "-Dorg.slf4j.simpleLogger.showDateTime=true",
     "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
 )
-"""For Java: only what is not as it should be."""
+"""Java options: log warnings and errors only."""
 
 
 def tail(text: str) -> str:
-    """Its last lines, in one."""
+    """The last lines of a text, joined into one."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return " | ".join(lines[-TAIL_LINES:])

@@ -1,7 +1,7 @@
 """One node of Kafka, broker and controller in one, that listens on loopback only.
 
-All of it is in one directory: data, certificates, log, and who runs it, so that another process can
-look after it and stop it. Killed and started again it has the same data on the same ports.
+One directory holds its data, certificates, log and process, so that another program can find and
+stop it. A node that is killed and started again has the same data on the same ports.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from headrace.tools.kafka_node.properties import (
     security_properties,
     written,
 )
-from headrace.tools.kafka_node.spawning import spawn_free, spawn_leashed
+from headrace.tools.kafka_node.spawning import spawn_dying_with_parent, spawn_free
 
 HEAP = "512m"
 START_S = 90.0
@@ -49,19 +49,19 @@ STOP_S = 30.0
 
 _LOOK_S = 0.05
 _LOCK = "lock"
-"""Made first: what has one is a directory of ours."""
+"""The lock file is made first: a directory that has one belongs to a node."""
 _SERVER = "kafka.Kafka"
 
 
 class RunningNode(msgspec.Struct, frozen=True):
-    """Kept beside the data while the node runs."""
+    """The process and the ports of a node, kept in its directory while it runs."""
 
     process: Process
     ports: dict[str, int]
 
 
 class Broker:
-    """``with Broker(directory) as broker`` starts and stops it."""
+    """A node of Kafka: ``with Broker(directory) as broker`` starts and stops it."""
 
     def __init__(
         self,
@@ -73,9 +73,9 @@ class Broker:
         settings: Mapping[str, str] | None = None,
         outlives: bool = False,
     ) -> None:
-        """With `secure`, five listeners, else the first of them; those without a port given get a
-        free one. `settings` are added to ``server.properties``. One that `outlives` is not killed
-        when this process ends."""
+        """With `secure` the broker has five listeners, else only the first. A listener without a
+        port in `ports` gets a free one. `settings` are added to ``server.properties``. With
+        `outlives` the broker is not killed when this process ends."""
         self.directory = directory.absolute()
         if "," in str(self.directory):
             raise BadSetting(f"{self.directory}: Kafka wants a directory without a comma")
@@ -88,13 +88,13 @@ class Broker:
         self._heap = heap
         self._settings = dict(settings or {})
         self._outlives = outlives
-        self._held: int | None = None
+        self._keeps_alive: int | None = None
 
     # What clients need
 
     @property
     def bootstrap(self) -> str:
-        """The address without security."""
+        """The address of the listener without security."""
         return self.address(PLAINTEXT)
 
     def address(self, listener: str) -> str:
@@ -112,16 +112,16 @@ class Broker:
 
     @property
     def ann(self) -> User:
-        """Known to PLAIN."""
+        """The user that PLAIN knows."""
         return self._users()["ann"]
 
     @property
     def bob(self) -> User:
-        """Known to both kinds of SCRAM."""
+        """The user that both kinds of SCRAM know."""
         return self._users()["bob"]
 
     def client(self, listener: str = PLAINTEXT, mechanism: str = MECHANISMS[0]) -> dict[str, Any]:
-        """Properties of librdkafka for somebody who is let in by that listener."""
+        """Properties of librdkafka for a client that the listener lets in."""
         kind = protocol(listener)
         found = {"bootstrap.servers": self.address(listener), "security.protocol": kind}
         if kind.startswith("SASL"):
@@ -143,7 +143,7 @@ class Broker:
 
     @property
     def pid(self) -> int | None:
-        """None: it does not run."""
+        """The pid of the broker; None if it does not run."""
         running = self.running()
         return running.process.pid if running is not None else None
 
@@ -156,7 +156,7 @@ class Broker:
         return PLAINTEXT in self._ports and answers(LOOPBACK, self._ports[PLAINTEXT])
 
     def running(self) -> RunningNode | None:
-        """Whoever started it; its ports are taken over."""
+        """The running broker, also if another process started it; its ports are taken over."""
         found = self._remembered()
         if found is None or not found.process.is_alive:
             return None
@@ -164,22 +164,24 @@ class Broker:
         return found
 
     def start(self) -> None:
-        """Returns when it serves; nothing happens if it runs."""
+        """Start the broker, and return when it serves. Does nothing if it runs."""
         self._make_directory()
         with self._alone():
             if not self.is_running:
                 killed = self._remembered()
                 if killed is not None:
-                    killed.process.ended(STOP_S)  # its threads may still hold its ports
+                    killed.process.ended(
+                        STOP_S
+                    )  # threads of a killed broker may still hold its ports
                 self._choose_ports()
                 self._start(java_path(), kafka_jars())
 
     def stop(self, within_s: float = STOP_S) -> None:
-        """It finishes what it is at; if that takes too long it is killed."""
+        """Let the broker finish and end; kill it if that takes too long."""
         self._end_by({signal.SIGTERM: within_s, signal.SIGKILL: STOP_S})
 
     def kill(self) -> None:
-        """At once, as by a failure of power."""
+        """End the broker at once, as a power failure would."""
         self._end_by({signal.SIGKILL: STOP_S})
 
     def __enter__(self) -> Broker:
@@ -194,7 +196,7 @@ class Broker:
     ) -> None:
         self.stop()
 
-    # How it is done
+    # Inside
 
     def _make_directory(self) -> None:
         try:
@@ -258,22 +260,22 @@ class Broker:
             pid = spawn_free(command, self.log_path)
         else:
             self._let_go()
-            pid, self._held = spawn_leashed(command, self.log_path)
+            pid, self._keeps_alive = spawn_dying_with_parent(command, self.log_path)
         process = process_of(pid)
         if process is None:
-            raise Refused(f"Kafka ended at once: {self._said(0)}")
+            raise Refused(f"Kafka ended at once: {self._log_tail(0)}")
         return process
 
     def _wait(self, process: Process, begun: int) -> None:
         end = time.monotonic() + START_S
         while not self.answers:
             if process.ended(_LOOK_S):
-                raise Refused(f"Kafka ended while it started: {self._said(begun)}")
+                raise Refused(f"Kafka ended while it started: {self._log_tail(begun)}")
             if time.monotonic() > end:
-                raise Refused(f"Kafka does not answer after {START_S:g} s: {self._said(begun)}")
+                raise Refused(f"Kafka does not answer after {START_S:g} s: {self._log_tail(begun)}")
 
     def _end_by(self, signals: Mapping[signal.Signals, float]) -> None:
-        """By the first that ends it in its time."""
+        """Send the signals in order until one ends the broker within its time."""
         if not self.directory.exists():
             return
         with self._alone():
@@ -307,11 +309,11 @@ class Broker:
         return alone(self.directory / _LOCK)
 
     def _let_go(self) -> None:
-        held, self._held = self._held, None
-        if held is not None:
-            os.close(held)
+        file, self._keeps_alive = self._keeps_alive, None
+        if file is not None:
+            os.close(file)
 
-    def _said(self, begun: int) -> str:
-        """The last lines of this start, and where there are more."""
-        said = self.log_path.read_bytes()[begun:].decode(errors="replace")
-        return f"{tail(said) or 'it said nothing'}; see {self.log_path}"
+    def _log_tail(self, begun: int) -> str:
+        """The last lines of the log since this start, and where the log is."""
+        shown = self.log_path.read_bytes()[begun:].decode(errors="replace")
+        return f"{tail(shown) or 'its log is empty'}; see {self.log_path}"

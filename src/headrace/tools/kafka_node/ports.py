@@ -1,4 +1,4 @@
-"""Ports of loopback that nobody uses."""
+"""Free ports of loopback."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from headrace.core.errors import Refused
 
 LOOPBACK = "127.0.0.1"
 _FIRST, _LAST = 10_000, 32_000
-"""Below those that the kernel gives to outgoing connections: one that is free now stays free, also
-while its broker is down."""
+"""The range from which ports are chosen. It lies below the ports that the kernel gives to outgoing
+connections: a free port stays free, also while its broker is down."""
 
 
 def free_ports(count: int) -> list[int]:
@@ -24,12 +24,12 @@ def free_ports(count: int) -> list[int]:
 
 def check_free(port: int) -> None:
     if not _is_free(port):
-        raise Refused(f"port {port} of {LOOPBACK} is taken by another program: choose another")
+        raise Refused(f"port {port} of {LOOPBACK} is taken by another program: choose another port")
 
 
 def _is_free(port: int) -> bool:
     with socket.socket() as tried:
-        # As Java does it: connections of a broker that has just ended do not keep its port.
+        # As Java does: connections of a broker that has just ended do not block its port.
         tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             tried.bind((LOOPBACK, port))

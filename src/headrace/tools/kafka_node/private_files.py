@@ -1,4 +1,4 @@
-"""Files that nobody but their owner can read."""
+"""Files that only their owner can read."""
 
 from __future__ import annotations
 

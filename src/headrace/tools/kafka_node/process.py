@@ -1,5 +1,5 @@
-"""A process that is known by more than its number: one that got the number later is never taken
-for it."""
+"""A process, known by its pid and its start time: a later process with the same pid is never
+mistaken for it."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from pathlib import Path
 from typing import NamedTuple
 
 _STARTED = 19
-"""Of the fields behind the name, see proc(5): ticks since the machine was started."""
+"""The field of proc(5), counted behind the name, with the start time in ticks since boot."""
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Process(NamedTuple):
     pid: int
     started: str
-    """When, and since which start of the machine."""
+    """The boot of the machine, and the start time since then."""
 
     @property
     def is_alive(self) -> bool:
         return process_of(self.pid) == self
 
     def send(self, number: signal.Signals) -> None:
-        """To this one, or to none."""
+        """Send a signal to this process, and to no other."""
         with suppress(ProcessLookupError):
             file = os.pidfd_open(self.pid)
             try:
-                if self.is_alive:  # what the file is opened on cannot be another from now on
+                if self.is_alive:  # the file stands for one process from now on
                     signal.pidfd_send_signal(file, number)
             finally:
                 os.close(file)
 
     def ended(self, within_s: float) -> bool:
-        """Whether it has ended with all its threads, waiting so long for it: of one that is killed
-        the first thread may be gone while others still hold its ports."""
+        """Whether the process ends within the time, with all its threads: the first thread of a
+        killed process may be gone while others still hold its ports."""
         try:
             file = os.pidfd_open(self.pid)
         except ProcessLookupError:
@@ -51,19 +51,19 @@ class Process(NamedTuple):
             os.close(file)
 
     def reap(self) -> None:
-        """If it is a child of ours that has ended."""
+        """Reap the process, if it is a child of this one that has ended."""
         with suppress(ChildProcessError):
             os.waitpid(self.pid, os.WNOHANG)
 
 
 def process_of(pid: int) -> Process | None:
-    """None: there is none, or it has ended and only waits for its parent to notice."""
+    """The process with that pid; None if there is none or it has ended and is not reaped yet."""
     started, state = _seen(pid)
     return None if started is None or state in "ZX" else Process(pid, started)
 
 
 def _seen(pid: int) -> tuple[str | None, str]:
-    """When it was started, and its state."""
+    """The start time and the state of a process."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

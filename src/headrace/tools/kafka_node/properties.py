@@ -1,4 +1,4 @@
-"""What a broker is told about itself: ``server.properties``."""
+"""The settings of a node: ``server.properties``."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _QUICK_GROUPS = {
     "group.consumer.heartbeat.interval.ms": "200",
     "group.initial.rebalance.delay.ms": "0",
 }
-"""A member that is killed is missed after a second, not after 45."""
+"""A killed member is noticed after a second, not after 45."""
 _QUICK_RETURN = {"broker.session.timeout.ms": "2000", "broker.heartbeat.interval.ms": "500"}
-"""One that was killed is let in again after two seconds, not after nine."""
+"""A killed broker is let in again after two seconds, not after nine."""
 _QUICK_ENDS = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
-"""A transaction past its time is ended within half a second, not within ten."""
+"""A transaction past its time is ended within half a second, not within ten seconds."""
 _MODULES = "org.apache.kafka.common.security"
 
 
@@ -49,12 +49,13 @@ class User(NamedTuple):
 
 
 def protocol(listener: str) -> str:
-    """As clients call it."""
+    """The protocol of a listener, as clients call it."""
     return _PROTOCOLS[listener]
 
 
 def node_properties(data: Path, ports: Mapping[str, int]) -> dict[str, str]:
-    """One node that is broker and controller; `ports` by listener, with that of the controller."""
+    """The properties of one node that is broker and controller. `ports` has the controller's
+    too."""
     public = {name: port for name, port in ports.items() if name != CONTROLLER}
     return {
         "process.roles": "broker,controller",
@@ -96,7 +97,7 @@ def security_properties(certificates: Certificates, plain: User) -> dict[str, st
 
 
 def scram_arguments(user: User) -> list[str]:
-    """What makes a user known while the data of a node is made."""
+    """The arguments that make a user known when the data of a node is made."""
     return [
         argument
         for mechanism in MECHANISMS[1:]
@@ -111,7 +112,7 @@ def written(properties: Mapping[str, str]) -> str:
 
 
 def _escaped(value: str) -> str:
-    """Java takes the bytes of such a file for Latin-1, and a backslash for a beginning."""
+    """Java reads the file as Latin-1, and a backslash as the begin of an escape."""
     units = value.encode("utf-16-be", "surrogatepass")
     codes = (units[at] << 8 | units[at + 1] for at in range(0, len(units), 2))
     return "".join(chr(c) if 32 <= c < 127 and c != 92 else f"\\u{c:04x}" for c in codes)

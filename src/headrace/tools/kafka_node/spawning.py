@@ -1,4 +1,4 @@
-"""Starts a process that Ctrl-C is not for, with or without a leash."""
+"""Starts a process that Ctrl-C does not reach; it outlives this process or dies with it."""
 
 from __future__ import annotations
 
@@ -11,30 +11,31 @@ from headrace.tools.kafka_node import die_with_parent
 
 
 def spawn_free(command: list[str], log: Path) -> int:
-    """The number of a process that outlives this one."""
+    """Start a process that outlives this one; return its pid."""
     nothing = os.open(os.devnull, os.O_RDONLY)
     try:
-        return _spawned(command, nothing, log)
+        return _spawn(command, nothing, log)
     finally:
         os.close(nothing)
 
 
-def spawn_leashed(command: list[str], log: Path) -> tuple[int, int]:
-    """The number of a process, and the file that keeps it alive: it is killed when that is closed,
-    at the latest when this process ends, even by a kill."""
-    end, held = os.pipe()
+def spawn_dying_with_parent(command: list[str], log: Path) -> tuple[int, int]:
+    """Start a process that dies with this one; return its pid and the file that keeps it alive. The
+    kernel kills it when the file is closed, at the latest when this process ends, even by a
+    kill."""
+    end, keeps_alive = os.pipe()
     try:
-        pid = _spawned([sys.executable, "-I", "-S", die_with_parent.__file__, *command], end, log)
+        pid = _spawn([sys.executable, "-I", "-S", die_with_parent.__file__, *command], end, log)
     except BaseException:
-        os.close(held)
+        os.close(keeps_alive)
         raise
     finally:
         os.close(end)
-    return pid, held
+    return pid, keeps_alive
 
 
-def _spawned(command: list[str], stdin: int, log: Path) -> int:
-    said = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+def _spawn(command: list[str], stdin: int, log: Path) -> int:
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         return os.posix_spawn(
             command[0],
@@ -42,12 +43,12 @@ def _spawned(command: list[str], stdin: int, log: Path) -> int:
             os.environ,
             file_actions=[
                 (os.POSIX_SPAWN_DUP2, stdin, 0),
-                (os.POSIX_SPAWN_DUP2, said, 1),
-                (os.POSIX_SPAWN_DUP2, said, 2),
+                (os.POSIX_SPAWN_DUP2, output, 1),
+                (os.POSIX_SPAWN_DUP2, output, 2),
             ],
             setsid=True,
             setsigmask=(),
             setsigdef=(signal.SIGINT, signal.SIGPIPE, signal.SIGTERM),
         )
     finally:
-        os.close(said)
+        os.close(output)

@@ -1,2 +1,2 @@
-"""The proof: a topology runs on made-up load while its replicas are killed and stopped, and what
-came out is compared with what should have."""
+"""The proof: a topology runs on generated load while its replicas are killed and stopped, and its
+outputs are compared with those of an undisturbed run."""

@@ -1,4 +1,4 @@
-"""What a proof has shown, stream by stream."""
+"""The result of a proof, stream by stream."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from headrace.tools.proof.judge import Compared, Judgement
 from headrace.tools.proof.progress import Stopped
 from headrace.tools.proof.replicas import Ended
 
-Kind = Literal["source", "output", "dead letters"]
+StreamKind = Literal["source", "output", "dead letters"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
-    """Of one stream. None: it cannot be told."""
+class StreamLine:
+    """The result for one stream. None means that it could not be determined."""
 
     stream: str
-    kind: Kind
+    kind: StreamKind
     records_in: int
-    """Appended to a source; or read by those who write the stream."""
+    """Records appended to a source, or read by the writers of an output."""
     records_out: int
-    """What the stream holds."""
+    """Records that the stream holds."""
     lost: int | None
     doubled: int | None
     out_of_order: int | None
     unexpected: int
     longest_gap_ms: int | None
-    """Nothing came out for so long although there was something to do;"""
+    """The longest time without any output while there was work."""
     longest_shard_gap_ms: int | None
-    """and one shard of the input was not worked on for so long."""
+    """The longest time in which one shard of the input was not worked on while it had work."""
     compared: Compared
     notes: list[str] = field(default_factory=list)
     examples: list[str] = field(default_factory=list)
@@ -39,15 +39,15 @@ class Line:
         return not (self.lost or self.doubled or self.out_of_order or self.unexpected)
 
 
-def line(
+def stream_line(
     stream: str,
-    kind: Kind,
+    kind: StreamKind,
     records_in: int,
     judgement: Judgement,
     gap_s: float | None = None,
     shard_gap_s: float | None = None,
-) -> Line:
-    return Line(
+) -> StreamLine:
+    return StreamLine(
         stream=stream,
         kind=kind,
         records_in=records_in,
@@ -66,12 +66,12 @@ def line(
 
 @dataclass(frozen=True, kw_only=True)
 class StateLine:
-    """What a computation remembers, against what it should."""
+    """The result for the state of one computation."""
 
     computation: str
     entries: int
     equal: bool | None
-    """None: it cannot be told."""
+    """Whether it equals the state of the reference; None if that could not be determined."""
     notes: list[str] = field(default_factory=list)
 
 
@@ -79,23 +79,23 @@ class StateLine:
 class Certificate:
     seed: str
     again: str
-    """The command that makes the same proof once more."""
+    """The command that repeats this proof."""
     records: int
     replicas: int
     kills: int
     stops: int
     seconds: float
     caught_up: bool
-    streams: list[Line]
+    streams: list[StreamLine]
     state: list[StateLine]
     stopped: list[Stopped]
     ended: list[Ended]
-    """Replicas that ended although nobody had done anything to them."""
+    """Replicas that ended by themselves."""
     failures: list[str]
-    """Why something could not be compared that should have been."""
+    """Why a computation could not be compared with its reference."""
     notes: list[str]
     evidence: str | None = None
-    """Where hub and logs are kept."""
+    """The directory in which hub and logs are kept."""
 
     @property
     def clean(self) -> bool:
@@ -110,14 +110,14 @@ class Certificate:
 
     @property
     def complete(self) -> bool:
-        """Whether everything could be compared."""
+        """Whether all streams and all state could be compared."""
         return all(
             None not in (each.lost, each.doubled, each.out_of_order) for each in self.streams
         ) and all(each.equal is not None for each in self.state)
 
     def view(self) -> dict[str, Any]:
-        """For programs."""
-        told = asdict(self)
-        told["ended"] = [each._asdict() for each in self.ended]
-        told["streams"] = [{**asdict(each), "clean": each.clean} for each in self.streams]
-        return {"clean": self.clean, "complete": self.complete, **told}
+        """The certificate as JSON values."""
+        shown = asdict(self)
+        shown["ended"] = [each._asdict() for each in self.ended]
+        shown["streams"] = [{**asdict(each), "clean": each.clean} for each in self.streams]
+        return {"clean": self.clean, "complete": self.complete, **shown}

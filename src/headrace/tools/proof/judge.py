@@ -1,7 +1,7 @@
-"""What was lost, doubled or put out of order in a stream: found against expected. Pure.
+"""Judges a stream: what was lost, doubled or out of order, found against expected. Pure.
 
-Expected is what each of the stream's writers makes of exactly the same input when nothing disturbs
-it, so every step is judged for itself: what an earlier one lost is not lost again here.
+Expected is what each writer of the stream makes of exactly the same input in an undisturbed run. So
+every step is judged by itself: a record that an earlier step lost does not count again here.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Literal
 
+from headrace.core.model import RecordId
 from headrace.tools.proof.evidence import Found, Log, everything, size
 from headrace.tools.proof.origins import last_step, plain_id
 
@@ -21,7 +22,8 @@ Compared = Literal["origin", "content", "count"]
 
 @dataclass(kw_only=True)
 class Judgement:
-    """Of one stream. None: it cannot be told, and the notes say why."""
+    """The judgement of one stream. None means that it could not be determined; the notes say
+    why."""
 
     found: int
     expected: int
@@ -30,7 +32,7 @@ class Judgement:
     out_of_order: int | None = 0
     unexpected: int = 0
     different: int = 0
-    """So many have another content than in the reference: judged by nobody, but told."""
+    """How many records have other content than in the reference. They are reported, not judged."""
     compared: Compared = "origin"
     notes: list[str] = field(default_factory=list)
     examples: list[str] = field(default_factory=list)
@@ -40,28 +42,20 @@ class Judgement:
         return not (self.lost or self.doubled or self.out_of_order or self.unexpected)
 
 
-class Place(NamedTuple):
-    """Where the record is that an output was made from."""
-
-    stream: str
-    shard: int
-    offset: int
-
-
 @dataclass(frozen=True, kw_only=True)
 class Case:
     """A stream to judge."""
 
     found: Log
     expected: Mapping[str, Log]
-    """By writer: what each makes of its input undisturbed."""
+    """What each writer makes of its input in an undisturbed run."""
     inputs: Mapping[str, Log]
     """What the writers have read, by stream."""
     batch: bool = False
-    """Whether a writer gets its records many at a time: where an output comes from depends on
-    where the batches end."""
+    """Whether a writer handles batches: then the origin of an output depends on where batches
+    end."""
     only_counted: str = ""
-    """Why what was found cannot be compared; empty if it can."""
+    """Why the records can only be counted, not compared; empty if they can be compared."""
 
 
 def judged(case: Case) -> Judgement:
@@ -87,7 +81,7 @@ def same(first: Log, second: Log) -> bool:
 
 
 def _count(case: Case, judgement: Judgement) -> None:
-    """What can be said if it is made differently each time."""
+    """Judge by counts: the outputs differ between undisturbed runs."""
     judgement.lost, judgement.compared = None, "count"
     judgement.doubled = _repeated(case)
     judgement.notes.append(
@@ -97,8 +91,8 @@ def _count(case: Case, judgement: Judgement) -> None:
 
 
 def _repeated(case: Case) -> int:
-    """How many outputs have an origin that another one has too, and should not: each writer makes
-    it once of each record of that origin that it has read."""
+    """How many outputs repeat an origin. Each writer makes an origin once for each record of the
+    parent origin that it has read."""
     found = Counter(f.origin for f in everything([case.found]) if f.origin)
     read = Counter(f.origin for f in everything(case.inputs.values()) if f.origin)
     writers = len(case.expected)
@@ -126,8 +120,8 @@ def _compare(case: Case, judgement: Judgement) -> None:
         judgement.examples += [f"{what}: {origin}" for origin in origins[:EXAMPLES_MAX]]
     if unexpected:
         judgement.notes.append(
-            "unexpected outputs: a handler that makes other outputs each time, by the clock, by "
-            "dice or by what it keeps outside of state, cannot be compared"
+            "unexpected outputs: a handler whose outputs depend on the clock, on random numbers or "
+            "on values kept outside of state cannot be compared"
         )
     known = Counter(everything(case.expected.values()))
     other = Counter(everything([case.found])) - known
@@ -135,29 +129,30 @@ def _compare(case: Case, judgement: Judgement) -> None:
     judgement.different = max(judgement.different - len(doubled), 0)
     if judgement.different:
         judgement.notes.append(
-            f"{judgement.different} outputs have other values than undisturbed: values by the "
-            "clock or by dice, or state that went wrong"
+            f"{judgement.different} outputs have other values than in an undisturbed run: values "
+            "from the clock or random numbers, or wrong state"
         )
 
 
 def _check_order(case: Case, judgement: Judgement) -> None:
-    """Inside an output's shard, what was made from one shard is in the order of that shard."""
+    """Check that, inside a shard, records made from one input shard keep the order of that
+    shard."""
     places = _places(case.inputs)
     writers = _Writers(case.expected)
     wrong: list[str] = []
-    untold = 0
+    unknown = 0
     seen: set[tuple[str | None, str]] = set()
     for rows in case.found.values():
         latest: dict[tuple[str, str, int], tuple[int, int]] = {}
         for found in rows:
             by = writers(found)
             if found.origin is None or (by, found.origin) in seen:
-                continue  # the second of two is doubled, not late
+                continue  # the second of two counts as doubled, not as late
             seen.add((by, found.origin))
             step = last_step(found.origin)
             there = None if step is None else _place(step.parent, places)
             if step is None or there is None or by is None:
-                untold += 1
+                unknown += 1
                 continue
             chain = by, there.stream, there.shard
             at = there.offset, step.nth
@@ -167,9 +162,9 @@ def _check_order(case: Case, judgement: Judgement) -> None:
                 latest[chain] = at
     judgement.out_of_order = len(wrong)
     judgement.examples += [f"out of order: {origin}" for origin in wrong[:EXAMPLES_MAX]]
-    if untold:
+    if unknown:
         judgement.notes.append(
-            f"the order of {untold} outputs was not looked at: they came several ways"
+            f"the order of {unknown} outputs was not checked: they came several ways"
         )
 
 
@@ -191,27 +186,26 @@ class _Writers:
         return next(iter(by)) if len(by) == 1 else None
 
 
-def _places(inputs: Mapping[str, Log]) -> dict[str, Place | None]:
-    """Where each input with an origin is; None if there are several of it."""
-    found: dict[str, Place | None] = {}
+def _places(inputs: Mapping[str, Log]) -> dict[str, RecordId | None]:
+    """The place of each input with an origin; None if several inputs have it."""
+    found: dict[str, RecordId | None] = {}
     for stream, log in inputs.items():
         for shard, rows in log.items():
             for offset, row in enumerate(rows):
                 if row.origin is not None:
-                    there = Place(stream, shard, offset)
+                    there = RecordId(stream, shard, offset)
                     found[row.origin] = None if row.origin in found else there
     return found
 
 
-def _place(parent: str, places: Mapping[str, Place | None]) -> Place | None:
+def _place(parent: str, places: Mapping[str, RecordId | None]) -> RecordId | None:
     if parent in places:
         return places[parent]
-    record = plain_id(parent)
-    return None if record is None else Place(*record)
+    return plain_id(parent)
 
 
 def _compare_made_of_nothing(case: Case, judgement: Judgement) -> None:
-    """Outputs of timers and the like."""
+    """Note the outputs that were made from no record, for instance by timers."""
     expected = [f for f in everything(case.expected.values()) if f.origin is None]
     found = [f for f in everything([case.found]) if f.origin is None]
     if not expected and not found:
@@ -223,7 +217,7 @@ def _compare_made_of_nothing(case: Case, judgement: Judgement) -> None:
 
 
 def _by_content(case: Case) -> Judgement:
-    """Only as far as that can be compared which does not depend on where batches end."""
+    """Judge by content, as far as that does not depend on where batches end."""
     expected = Counter(f.content for f in everything(case.expected.values()))
     found = Counter(f.content for f in everything([case.found]))
     judgement = Judgement(
@@ -231,13 +225,13 @@ def _by_content(case: Case) -> Judgement:
     )
     missing, more = expected - found, found - expected
     if not missing and not more:
-        judgement.notes.append("batches: compared by content, order not looked at")
+        judgement.notes.append("batches: compared by content, order not checked")
     elif not more:
         judgement.lost = missing.total()
-        judgement.notes.append("batches: compared by content, order not looked at")
+        judgement.notes.append("batches: compared by content, order not checked")
     elif not missing and all(content in expected for content in more):
         judgement.doubled = more.total()
-        judgement.notes.append("batches: compared by content, order not looked at")
+        judgement.notes.append("batches: compared by content, order not checked")
     else:
         judgement.lost, judgement.compared = None, "count"
         judgement.doubled = _repeated(case)

@@ -1,5 +1,6 @@
-"""Appends made-up records to the sources while things go wrong, in a thread of its own: a stopped
-replica may hold the lock that an append waits for."""
+"""The load of a proof: a thread appends generated records to the sources.
+
+It is a thread because an append can wait: a stopped replica may hold the write lock."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from headrace.core.errors import HeadraceError, Retryable
 from headrace.streams.stream import Stream
 from headrace.tools.proof.sample import Source
 
-CHUNKS_PER_S = 25
-CHUNK_RECORDS_MAX = 2_000
+APPENDS_PER_S = 25
+APPEND_RECORDS_MAX = 2_000
 AGAIN_S = 0.2
 LOOK_S = 0.02
 
@@ -28,14 +29,16 @@ class Load:
         producer: str = "headrace-prove",
     ) -> None:
         self.appended = dict.fromkeys(streams, 0)
-        """So many are acknowledged."""
+        """How many records are acknowledged, by stream."""
         self.failure: HeadraceError | None = None
         self._streams = streams
         self._sources = sources
         self._producer = producer
         self._shares = _shares(records, list(streams))
-        self._chunk = min(max(round(records / max(for_s * CHUNKS_PER_S, 1)), 1), CHUNK_RECORDS_MAX)
-        self._pause_s = for_s / max(records / self._chunk, 1)
+        self._append_records = min(
+            max(round(records / max(for_s * APPENDS_PER_S, 1)), 1), APPEND_RECORDS_MAX
+        )
+        self._pause_s = for_s / max(records / self._append_records, 1)
         self._allowed = inf
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="prove load", daemon=True)
@@ -50,19 +53,19 @@ class Load:
 
     @property
     def is_held(self) -> bool:
-        """Whether it has appended all that it may for now."""
+        """Whether the load has appended all that it may for now."""
         return self.total > self._allowed
 
     def start(self) -> None:
         self._thread.start()
 
     def allow(self, share: float) -> None:
-        """No more than that share of all for now: what is still to be done shall find records on
-        their way."""
+        """Append no more than this share of all records for now, so that later deeds find records
+        on their way."""
         self._allowed = share * sum(self._shares.values())
 
     def hurry(self) -> None:
-        """All of it, without pauses."""
+        """Append all that is left, without pauses."""
         self._pause_s, self._allowed = 0.0, inf
 
     def stop(self) -> None:
@@ -88,7 +91,7 @@ class Load:
 
     def _append(self, name: str, seq: int) -> None:
         first = self.appended[name]
-        count = min(self._chunk, self._shares[name] - first)
+        count = min(self._append_records, self._shares[name] - first)
         pairs: list[tuple[Any, str]] = [self._sources[name](first + n) for n in range(count)]
         while not self._stop.is_set():
             try:

@@ -1,5 +1,5 @@
-"""What the header of an output tells: the record of a source it descends from, and which output it
-was of each step since."""
+"""Origins: the header of an output names the source record it descends from, and which output it
+was at each step since."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ class Step(NamedTuple):
     """The last step of an origin."""
 
     parent: str
-    """The origin of the record it was made from, or the id of that record."""
+    """The origin of the record that the output was made from, or the id of that record."""
     nth: int
-    """Which of the outputs made from it, to the same stream."""
+    """The number of the output among those made from that record for the same stream."""
 
 
 def last_step(origin: str) -> Step | None:
-    """None if it is no origin."""
+    """The last step of an origin; None if the text is no origin."""
     parent, slash, nth = origin.rpartition("/")
     return Step(parent, int(nth)) if slash and parent and nth.isdigit() else None
 
 
 def plain_id(parent: str) -> RecordId | None:
-    """The record, if the parent is one without an origin of its own."""
+    """The record, if the parent is a record without an origin of its own."""
     try:
         return RecordId.parse(parent)
     except BadRecordId:  # it is an origin, with steps

@@ -1,4 +1,5 @@
-"""What will be done to the replicas, and when: drawn from a seed, the same each time."""
+"""The plan of a proof: what is done to the replicas, and when. A seed always draws the same
+plan."""
 
 from __future__ import annotations
 
@@ -6,26 +7,25 @@ import random
 from typing import Literal, NamedTuple
 
 PAUSE_S = (0.2, 0.9)
-"""Between two deeds."""
+"""The shortest and the longest time between two deeds."""
 STOPS = (0.5, 0.9, 1.5, 3.0)
-"""How long one is stopped, in sessions: shorter and longer than one."""
+"""How long a replica is stopped, in sessions: shorter and longer than one session."""
 KILLS_SHARE = 0.6
-
 
 DeedKind = Literal["kill", "stop", "start"]
 
 
 class Deed(NamedTuple):
     at_s: float
-    """After the load began."""
+    """When, after the load began."""
     kind: DeedKind
     slot: int
-    """Which of the replicas; the next one if that one does nothing just then."""
+    """Which replica; the next one if this one does not work at that time."""
     for_s: float = 0.0
-    """How long it is stopped."""
+    """How long the replica is stopped."""
     locked: bool = True
-    """Whether it may be stopped at a moment when nobody can write until it goes on: with the lock
-    of the hub in its hands."""
+    """Whether the replica may be stopped while it holds the write lock of the hub: then no process
+    can write until it goes on."""
 
 
 def drawn(seed: str, deeds: int, replicas: int, session_s: float) -> list[Deed]:

@@ -1,5 +1,5 @@
-"""How far a topology has come on a hub, looked at from outside: lag, who is at work, what is
-stopped, and how long nothing came out."""
+"""The progress of a topology on a hub, seen from outside: lag, working replicas, stopped shards,
+and gaps without output."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Stopped:
 class _Gap:
     progress: tuple[int, ...] = ()
     since_s: float | None = None
-    """Since then there is something to do and nothing moves; None if there is nothing to do."""
+    """Since when there is work and no progress; None if there is no work."""
     longest_s: float = 0.0
 
     def look(self, progress: tuple[int, ...], has_work: bool, now_s: float) -> None:
@@ -48,7 +48,7 @@ class ProgressWatch:
         self.groups: dict[str, Group] = {}
         self.positions: dict[str, dict[ShardId, Position]] = {}
         self.moved_s = 0.0
-        """When something last moved."""
+        """When a position last changed."""
         self._before: object = None
 
     def look(self, now_s: float) -> None:
@@ -68,14 +68,14 @@ class ProgressWatch:
             self._look_at(name, gap, now_s)
 
     def longest_gap_s(self, stream: str) -> float | None:
-        """How long nothing was written to it, nor read by those who write it, although there was
-        something to do; None for a source."""
+        """The longest time in which the stream was not written, and its input not read, while there
+        was work; None for a source."""
         gap = self._gaps.get(stream)
         return None if gap is None else gap.longest_s
 
     def longest_shard_gap_s(self, stream: str) -> float | None:
-        """How long one shard of what its writers read was not worked on, although there was
-        something to do; None for a source."""
+        """The longest time in which one input shard of its writers was not worked on while it had
+        work; None for a source."""
         writers = {each.name for each in self._topology.writers(stream)}
         found = [gap.longest_s for (name, _), gap in self._shard_gaps.items() if name in writers]
         return max(found, default=None)
@@ -85,7 +85,7 @@ class ProgressWatch:
         return sum(self.lag_of(each.name) for each in self._topology.computations)
 
     def lag_of(self, computation: str) -> int:
-        """Without shards that are stopped: nobody will work on them."""
+        """The lag of a computation without its stopped shards, which no lane works on."""
         group = self.groups.get(computation)
         if group is None:
             return 0
@@ -93,7 +93,7 @@ class ProgressWatch:
         return sum(self._shard_lag(group, shard, there) for shard, there in positions.items())
 
     def everything_begun(self) -> bool:
-        """Whether somebody works on every shard, so that nothing is appended before."""
+        """Whether every shard has been begun: the load starts only then."""
         return len(self.positions) == len(self._topology.computations) and all(
             position.checkpoint is not None
             for positions in self.positions.values()
@@ -101,13 +101,13 @@ class ProgressWatch:
         )
 
     def is_member(self, name: str) -> bool:
-        """Whether that replica has come, for every computation."""
+        """Whether the replica is a member of the group of every computation."""
         return len(self.groups) == len(self._topology.computations) and all(
             name in group.members for group in self.groups.values()
         )
 
     def at_work(self, name: str) -> bool:
-        """Whether that replica has a shard."""
+        """Whether the replica owns a shard."""
         return any(group.owned(name) for group in self.groups.values())
 
     def stopped(self) -> list[Stopped]:

@@ -1,5 +1,5 @@
-"""What one computation makes of exactly the input that it had in a proof, undisturbed: in one
-process, in one lane, on a hub of its own.
+"""A reference: what one computation makes, undisturbed, of exactly the input that it had in a
+proof. It runs in one process, in one lane, on a hub of its own.
 
 ``python -m headrace.tools.proof.reference FILE[:NAME] COMPUTATION PROOF_HUB OWN_HUB SECONDS``
 """
@@ -24,7 +24,7 @@ from headrace.lanes.loading import load_topology
 from headrace.tools.proof.evidence import Log, log_of
 from headrace.tools.proof.progress import ProgressWatch, Stopped
 from headrace.tools.proof.scratch import Scratch
-from headrace.tools.proof.state import State, stored_state
+from headrace.tools.proof.state import StoredState, stored_state
 
 AT_ONCE = 2
 
@@ -32,16 +32,16 @@ AT_ONCE = 2
 class Reference(NamedTuple):
     outputs: dict[str, Log]
     letters: Log
-    state: State
+    state: StoredState
     stopped: list[Stopped]
     failure: str
-    """Why there is none; empty if all went well."""
+    """Why there is no reference; empty if there is one."""
 
 
 def references(
     scratch: Scratch, place: str, computations: Sequence[Computation], within_s: float, attempt: int
 ) -> dict[str, Reference]:
-    """By computation; several are made at once."""
+    """Make the references of some computations, several at once."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
         made = pool.map(
             lambda each: _reference(scratch, place, each, within_s, attempt), computations
@@ -63,7 +63,7 @@ def _reference(
     )  # fmt: skip
     if done.returncode:
         said = done.stderr.strip().splitlines()
-        why = said[-1] if said else f"it ended with {done.returncode}"
+        why = said[-1] if said else f"its process ended with {done.returncode}"
         return Reference({}, {}, {}, [], why)
     told = json.loads(done.stdout.splitlines()[-1])
     with headrace.open(own) as hub:
@@ -71,7 +71,7 @@ def _reference(
 
 
 def gathered(hub: Hub, computation: Computation, *, caught_up: bool, within_s: float) -> Reference:
-    """What it has made on that hub."""
+    """What the computation has made on that hub."""
     watch = ProgressWatch(hub, Topology(computation))
     watch.look(0.0)
     return Reference(
@@ -84,7 +84,7 @@ def gathered(hub: Hub, computation: Computation, *, caught_up: bool, within_s: f
 
 
 def letters_of(hub: Hub, computation: Computation) -> Log:
-    """Its dead letters, if there are any."""
+    """The dead letters of a computation; empty if it has none."""
     if computation.dead_letters not in [info.name for info in hub.streams()]:
         return {}
     return log_of(hub.stream(computation.dead_letters), letters=True)
@@ -93,8 +93,8 @@ def letters_of(hub: Hub, computation: Computation) -> Log:
 def made_alone(
     source: Hub, hub: Hub, computation: Computation, settings: RunSettings, within_s: float
 ) -> bool:
-    """Let it work on a copy of its input; whether all of that is consumed."""
-    # What was appended before it began was no load: it read everything.
+    """Run the computation on a copy of its input; return whether it consumed all of it."""
+    # From the earliest record on: in the proof, all records came after it had begun.
     alone = Topology(replace(computation, start="earliest"))
     for stream in alone.streams:
         _make_alike(source, hub, stream, copied=stream in computation.inputs)
@@ -111,7 +111,7 @@ def main(place: str, name: str, proof: str, own: str, within_s: str) -> None:
 
 
 def _make_alike(source: Hub, hub: Hub, name: str, *, copied: bool) -> None:
-    """The same stream on another hub; if copied, with the same records at the same offsets."""
+    """Make the same stream on another hub; if copied, with the same records at the same offsets."""
     there = source.stream(name)
     info = there.info
     made = hub.create_stream(name, shards=len(info.shards), codec=info.codec, routing=info.routing)

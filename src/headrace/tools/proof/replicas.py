@@ -1,4 +1,4 @@
-"""The replicas of a proof: real processes, killed, stopped, and started again."""
+"""The replicas of a proof: real processes that are killed, stopped and started again."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from typing import NamedTuple
 
 from headrace.process.failpoints import VARIABLE
 from headrace.tools.proof.process_tree import (
-    Relative,
-    family_of,
+    TreeProcess,
     is_there,
     send,
     stands_still,
-    stop_family,
+    stop_tree,
+    tree_of,
 )
 from headrace.tools.proof.scratch import Scratch
 
 TERM_S_MAX = 30.0
 AGAIN_S = 1.0
-"""One that ended by itself is started again so much later."""
+"""A replica that ended by itself is started again after this time."""
 
 
 class Ended(NamedTuple):
-    """A replica that ended although nobody had done anything to it."""
+    """A replica that ended by itself."""
 
     name: str
     code: int
     said: str
 
 
-class Life:
-    """One process, from its start to its end."""
+class ReplicaProcess:
+    """One process of a replica, from its start to its end."""
 
     def __init__(self, slot: int, name: str, process: subprocess.Popen[bytes], log: Path) -> None:
         self.slot = slot
@@ -46,16 +46,16 @@ class Life:
         self.log = log
         self.fail = ""
         self.resume_s: float | None = None
-        """It is stopped until then;"""
-        self.stopped: list[Relative] = []
-        """all of it."""
+        """Until when the process is stopped; None if it is not."""
+        self.stopped: list[TreeProcess] = []
+        """The processes that were stopped with it."""
 
     @property
     def code(self) -> int | None:
         return self.process.poll()
 
     def stands_still(self) -> bool:
-        """Whether somebody has stopped it: us, or a fail point."""
+        """Whether the process is stopped, by the proof or by a fail point."""
         return stands_still(self.process.pid)
 
 
@@ -68,22 +68,24 @@ class Replicas:
         *,
         restarting: bool = True,
     ) -> None:
-        """One that a fail point has stopped goes on after that time."""
-        self.lives: dict[int, Life] = {}
+        """A replica stopped by a fail point goes on after ``stopped_s``."""
+        self.running: dict[int, ReplicaProcess] = {}
         self.ended: list[Ended] = []
-        """By themselves."""
+        """The replicas that ended by themselves."""
         self.names: list[str] = []
-        """Of all that were ever started."""
+        """The names of all replicas that were ever started."""
         self._scratch = scratch
         self._arguments = arguments
         self._stopped_s = stopped_s
         self._restarting = restarting
         self._due: dict[int, float] = {}
-        """Slots to fill again, and when."""
-        self._left: list[Relative] = []
-        """What those left behind that were killed. It has to end by itself."""
+        """When each empty slot gets a new process."""
+        self._left: list[TreeProcess] = []
+        """Processes that killed replicas left behind. They must end by themselves."""
 
-    def start(self, slot: int, fail: str = "", extra: dict[str, str] | None = None) -> Life:
+    def start(
+        self, slot: int, fail: str = "", extra: dict[str, str] | None = None
+    ) -> ReplicaProcess:
         name = f"r{slot + 1}"
         earlier = sum(each.partition(".")[0] == name for each in self.names)
         name += f".{earlier + 1}" if earlier else ""
@@ -92,123 +94,123 @@ class Replicas:
         if fail:
             environment[VARIABLE] = fail
         log = self._scratch.logs / f"{name}.log"
-        with log.open("wb") as told:
+        with log.open("wb") as output:
             process = subprocess.Popen(
                 [sys.executable, "-m", "headrace", "--hub", str(self._scratch.hub), "run",
                  *self._arguments, "--name", name],
                 cwd=self._scratch.place,
                 env=environment,
                 stdin=subprocess.DEVNULL,
-                stdout=told,
-                stderr=told,
+                stdout=output,
+                stderr=output,
                 process_group=0,
             )  # fmt: skip
-        life = self.lives[slot] = Life(slot, name, process, log)
-        life.fail = fail
-        return life
+        replica = self.running[slot] = ReplicaProcess(slot, name, process, log)
+        replica.fail = fail
+        return replica
 
     # Deeds
 
-    def kill(self, life: Life) -> None:
-        self._left += family_of(life.process.pid)[1:]
-        life.process.kill()
-        life.process.wait()
-        self._wake(life)
-        del self.lives[life.slot]
-        self._restart(life, 0.0)
+    def kill(self, replica: ReplicaProcess) -> None:
+        self._left += tree_of(replica.process.pid)[1:]
+        replica.process.kill()
+        replica.process.wait()
+        self._wake(replica)
+        del self.running[replica.slot]
+        self._restart(replica, 0.0)
 
-    def stop(self, life: Life, for_s: float) -> None:
-        """All of it, Java and lanes included."""
-        life.stopped = stop_family(life.process.pid)
-        life.resume_s = time.monotonic() + for_s
+    def stop(self, replica: ReplicaProcess, for_s: float) -> None:
+        """Stop the replica with all its processes, Java and lanes included."""
+        replica.stopped = stop_tree(replica.process.pid)
+        replica.resume_s = time.monotonic() + for_s
 
-    def resume(self, life: Life) -> None:
-        life.resume_s = None
-        self._wake(life)
+    def resume(self, replica: ReplicaProcess) -> None:
+        replica.resume_s = None
+        self._wake(replica)
 
-    def end(self, life: Life) -> None:
-        """Tell it to end, and wait."""
-        self._see_end(life, self._tell_to_end(life))
+    def end(self, replica: ReplicaProcess) -> None:
+        """Tell the replica to end, and wait for its end."""
+        self._see_end(replica, self._tell_to_end(replica))
 
-    def _tell_to_end(self, life: Life) -> list[Relative]:
-        """All that belongs to it."""
-        self.lives.pop(life.slot, None)
-        if life.stands_still():
-            self.resume(life)
-        family = family_of(life.process.pid)
-        life.process.terminate()
-        return family
+    def _tell_to_end(self, replica: ReplicaProcess) -> list[TreeProcess]:
+        """Send SIGTERM; return all processes of the replica."""
+        self.running.pop(replica.slot, None)
+        if replica.stands_still():
+            self.resume(replica)
+        tree = tree_of(replica.process.pid)
+        replica.process.terminate()
+        return tree
 
-    def _see_end(self, life: Life, family: list[Relative]) -> None:
+    def _see_end(self, replica: ReplicaProcess, tree: list[TreeProcess]) -> None:
         try:
-            life.process.wait(TERM_S_MAX)
+            replica.process.wait(TERM_S_MAX)
         except subprocess.TimeoutExpired:
-            life.process.kill()
-            life.process.wait()
-            self.ended.append(Ended(life.name, 0, f"did not end within {TERM_S_MAX:g} s"))
-        send(family, signal.SIGKILL)  # what it has left behind
+            replica.process.kill()
+            replica.process.wait()
+            self.ended.append(Ended(replica.name, 0, f"did not end within {TERM_S_MAX:g} s"))
+        send(tree, signal.SIGKILL)  # the processes that it left behind
         with suppress(ProcessLookupError):
-            os.killpg(life.process.pid, signal.SIGKILL)
+            os.killpg(replica.process.pid, signal.SIGKILL)
 
-    # Keeping up with them
+    # Looking after them
 
     def tick(self) -> None:
         now_s = time.monotonic()
-        for life in list(self.lives.values()):
-            if life.code is not None:
-                self._note_end(life, now_s)
-            elif life.resume_s is not None:
-                if life.resume_s <= now_s:
-                    self.resume(life)
-            elif ":stop" in life.fail and life.stands_still():
-                life.resume_s = now_s + self._stopped_s
+        for replica in list(self.running.values()):
+            if replica.code is not None:
+                self._note_end(replica, now_s)
+            elif replica.resume_s is not None:
+                if replica.resume_s <= now_s:
+                    self.resume(replica)
+            elif ":stop" in replica.fail and replica.stands_still():
+                replica.resume_s = now_s + self._stopped_s
         for slot in [slot for slot, at_s in self._due.items() if at_s <= now_s]:
             del self._due[slot]
             self.start(slot)
 
     def wake_zombies(self) -> None:
-        """Those that a fail point has stopped go on."""
-        for life in self.lives.values():
-            if life.resume_s is not None and ":stop" in life.fail:
-                self.resume(life)
+        """Resume the replicas that a fail point has stopped."""
+        for replica in self.running.values():
+            if replica.resume_s is not None and ":stop" in replica.fail:
+                self.resume(replica)
 
     def end_all(self) -> None:
         self._due.clear()
-        told = [(life, self._tell_to_end(life)) for life in list(self.lives.values())]
-        for life, family in told:
-            self._see_end(life, family)
+        ending = [(replica, self._tell_to_end(replica)) for replica in list(self.running.values())]
+        for replica, tree in ending:
+            self._see_end(replica, tree)
 
     def kill_all(self) -> None:
-        for life in list(self.lives.values()):
-            self.kill(life)
+        for replica in list(self.running.values()):
+            self.kill(replica)
         self._due.clear()
         send(self._left, signal.SIGKILL)
 
     def left_behind(self) -> list[int]:
-        """The processes of those who were killed that are still there."""
+        """The pids of processes that killed replicas left behind and that still exist."""
         return [each.pid for each in self._left if is_there(each)]
 
-    def _note_end(self, life: Life, now_s: float) -> None:
-        self._wake(life)
-        del self.lives[life.slot]
-        assert life.code is not None
-        if life.code == -signal.SIGKILL and ":kill" in life.fail:
-            self._restart(life, now_s)
+    def _note_end(self, replica: ReplicaProcess, now_s: float) -> None:
+        self._wake(replica)
+        del self.running[replica.slot]
+        assert replica.code is not None
+        if replica.code == -signal.SIGKILL and ":kill" in replica.fail:
+            self._restart(replica, now_s)
         else:
-            self.ended.append(Ended(life.name, life.code, _last_line(life.log)))
-            self._restart(life, now_s + AGAIN_S)
+            self.ended.append(Ended(replica.name, replica.code, _last_line(replica.log)))
+            self._restart(replica, now_s + AGAIN_S)
 
-    def _restart(self, life: Life, at_s: float) -> None:
+    def _restart(self, replica: ReplicaProcess, at_s: float) -> None:
         if self._restarting:
-            self._due[life.slot] = at_s
+            self._due[replica.slot] = at_s
 
-    def _wake(self, life: Life) -> None:
-        """With all that belongs to it. What belonged to one that is gone ends by itself, but not
-        if it was stopped with it."""
-        send(life.stopped, signal.SIGCONT)
-        life.stopped = []
+    def _wake(self, replica: ReplicaProcess) -> None:
+        """Resume the replica with all its processes. Those of a dead replica end by themselves, but
+        only if they are not stopped."""
+        send(replica.stopped, signal.SIGCONT)
+        replica.stopped = []
         with suppress(ProcessLookupError):
-            os.killpg(life.process.pid, signal.SIGCONT)
+            os.killpg(replica.process.pid, signal.SIGCONT)
 
 
 def _last_line(log: Path) -> str:

@@ -1,4 +1,4 @@
-"""Made-up records: like those of a sample that a person gives, else of a simple default."""
+"""Generated records: like those of a sample from the user, else simple default ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.core.errors import BadSetting, BadValue
 from headrace.core.ports import Codec
 
 KEYS = 50
-"""So few that many records share one, and their order can be seen."""
+"""Few enough that many records share a key, so that their order can be checked."""
 
 _LINE_KEYS = ({"value"}, {"key", "value"})
 
@@ -20,9 +20,9 @@ _LINE_KEYS = ({"value"}, {"key", "value"})
 class Example(NamedTuple):
     value: Any
     key: str | None = None
-    """None: one is made up."""
+    """None: a key is generated."""
     is_text: bool = False
-    """A line that is no JSON."""
+    """Whether the line was no JSON."""
 
 
 Source = Callable[[int], tuple[Any, str]]
@@ -30,7 +30,7 @@ Source = Callable[[int], tuple[Any, str]]
 
 
 def read_sample(path: str) -> list[Example]:
-    """Lines of JSON, ``{"key": …, "value": …}`` or values; or lines of text."""
+    """Read a sample: each line is JSON, ``{"key": …, "value": …}`` or a value, or text."""
     try:
         lines = [line for line in Path(path).read_text().splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as why:
@@ -41,12 +41,12 @@ def read_sample(path: str) -> list[Example]:
 
 
 def made_up(stream: str, codec: Codec, sample: Sequence[Example], seed: str) -> Source:
-    """From the sample, again and again, with another ``id`` each time; without one from a
-    default that the codec can encode."""
+    """Records from the sample, again and again, each with another ``id``; without a sample, default
+    records that the codec can encode."""
     dice = random.Random(f"{seed} prove load {stream}")
     for each in sample:
         if each.is_text and codec.name == "json":
-            raise BadSetting(f"sample: {stream} is of JSON, and {each.value[:80]!r} is none")
+            raise BadSetting(f"sample: {stream} has codec json, and {each.value[:80]!r} is no JSON")
     fit = [(_fitting(stream, codec, each.value), each.key) for each in sample]
     default = None if fit else _default(stream, codec)
 
@@ -79,7 +79,7 @@ def _with_id(value: Any, n: int) -> Any:
 
 
 def _fitting(stream: str, codec: Codec, value: Any) -> Any:
-    """The value, or its text, or its bytes: what the codec takes."""
+    """The value, its text or its bytes: the first that the codec takes."""
     text = value if isinstance(value, str) else json.dumps(value)
     for form in (value, text, text.encode()):
         if _takes(codec, form):

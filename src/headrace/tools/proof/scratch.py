@@ -1,4 +1,4 @@
-"""A place for a proof: a hub with streams like the real ones, and settings with a short session."""
+"""The directory of a proof: a hub with streams like the real ones, and a short session."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from headrace.hub.settings_file import SETTINGS_FILE
 
 SESSION_S = 1.0
 HEARTBEATS = 4
-"""In a session."""
+"""How many heartbeats a session has."""
 JAVA_MEMORY = {"spark.driver.memory": "512m"}
-"""Several replicas are on one machine."""
+"""Small, because several replicas run on one machine."""
 RETRIES_MAX = 3
-"""A handler that does not take made-up records would be tried for a quarter of an hour."""
+"""Fewer than usual: a handler that refuses generated records would be tried for 15 minutes."""
 SOURCE = {"codec": "json"}
-"""How a source is made that nobody has said anything of."""
+"""How a source is made if neither the hub nor the settings say it."""
 
 _KEPT = ("shards", "codec", "routing")
 
 
 class Scratch:
-    """The directory that replicas run in. What lies in the present one is found there too, by
-    links, so that handlers find the files that they read."""
+    """The directory in which replicas run. It links to the files of the current directory, so that
+    handlers find the files that they read."""
 
     def __init__(
         self,
@@ -63,14 +63,14 @@ class Scratch:
         }
 
     def make_streams(self, hub: Hub, real: Mapping[str, StreamInfo]) -> list[str]:
-        """As they are in the real hub, else as somebody has said they are made; what was made
-        up."""
+        """Make the streams as they are in the real hub, else as the settings say. Returns notes
+        about sources that were made by default."""
         notes = []
         for name in self._topology.streams:
             made = self._made(name, real.get(name))
             if not made and name in self._topology.sources:
                 made = SOURCE
-                notes.append(f"{name}: nobody says how it is made; taken as json, 4 shards")
+                notes.append(f"{name}: its settings are unknown; made with codec json and 4 shards")
             hub.create_stream(name, **made)
         return notes
 
@@ -78,8 +78,8 @@ class Scratch:
         if real is not None:
             shards = sum(shard.open for shard in real.shards)
             return {"shards": shards, "codec": real.codec, "routing": real.routing}
-        said = self._settings.stream(name, self._topology)
-        return {key: value for key, value in said.items() if key in _KEPT}
+        settings = self._settings.stream(name, self._topology)
+        return {key: value for key, value in settings.items() if key in _KEPT}
 
     def _written(self) -> str:
         settings = self._settings
@@ -100,24 +100,24 @@ class Scratch:
             "max_wait_handler": f"{settings.handler_s_max * 1000:g}ms",
         }
         usual = settings.policies.get("default")
-        told: dict[str, Any] = {
+        sections: dict[str, Any] = {
             "run": run,
             "options": settings.options,
             "computations": settings.computations,
             "policies": {**({"default": usual} if usual else {}), **policies},
             "spark": {"conf": {**JAVA_MEMORY, **self._spark_conf()}},
         }
-        return "".join(_section(name, section) for name, section in told.items())
+        return "".join(_section(name, section) for name, section in sections.items())
 
     def _spark_conf(self) -> dict[str, str]:
-        """Without the cluster: the scratch hub is for this machine."""
+        """The configuration without the cluster: the scratch hub is only on this machine."""
         conf = dict(self._settings.spark.get("conf", {}))
         conf.pop("spark.master", None)
         return conf
 
 
 def real_streams(hub: str) -> dict[str, StreamInfo]:
-    """The streams of the user's own hub, if there is one."""
+    """The streams of the user's own hub, if it exists."""
     if not (Path(hub) / "data.mdb").exists():
         return {}
     with headrace.open(hub, create=False) as opened:

@@ -1,8 +1,8 @@
-"""The topology that Headrace proves itself with: three stages, each with state, one output for each
-record, every key in one shard all the way.
+"""The topology with which Headrace proves itself: three stages with state, one output per record,
+every key in one shard all the way.
 
-Each stage folds the records of a key into count, sum and a chain of checksums, which comes out
-different if one is left out, comes twice, or comes too early.
+Each stage folds the records of a key into count, sum and a chain of checksums. The chain differs if
+a record is lost, doubled or out of order.
 """
 
 from __future__ import annotations
