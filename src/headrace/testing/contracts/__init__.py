@@ -1,8 +1,9 @@
-"""What every backend and every codec promises, as test classes to subclass: yours too.
+"""What every backend and every codec promises, as test classes to subclass.
 
-``from headrace.testing.contracts.backend import BackendContract`` in a test module, subclass it
-with a fixture that opens your backend, and pytest runs every promise against it. Likewise
-``headrace.testing.contracts.codec``. This needs pytest, and Hypothesis for codecs.
+Import `BackendContract` from ``headrace.testing.contracts.backend`` in a test module, and subclass
+it with a fixture that opens your backend. pytest then runs every promise against the backend. For a
+codec subclass `CodecContract` from ``headrace.testing.contracts.codec``. The contracts need pytest,
+and the contract of codecs needs Hypothesis.
 """
 
 from __future__ import annotations
@@ -15,5 +16,5 @@ _PARTS = (
     "store", "streams",
 )  # fmt: skip
 
-# Without this a failed promise would show no values.
+# Without the rewrite a failed assertion would show no values.
 pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in _PARTS))

@@ -16,11 +16,11 @@ from headrace.core.records.batch import COMMIT_BYTES_MAX, SEQUENCE_MAX, Batch, R
 from headrace.core.records.schema import SCHEMA
 from headrace.core.transaction import PRODUCER_SEQS_REMEMBERED
 from headrace.testing.contracts.backend_under_test import (
-    FACES,
+    AS_ROWS_AND_AS_ARROW,
     WAIT_S,
-    Faces,
+    BackendUnderTest,
+    BatchOf,
     Opening,
-    Subject,
     appended,
     lacks,
     made,
@@ -46,7 +46,7 @@ ODD_ROWS = [
 ]
 
 
-class RecordsContract(Subject):
+class RecordsContract(BackendUnderTest):
     # Appending
 
     def test_appends_get_consecutive_offsets(self, log: Log) -> None:
@@ -63,9 +63,9 @@ class RecordsContract(Subject):
         reason = log.capabilities.missing.get("dense_offsets")
         assert offsets == list(range(12)) or reason
 
-    @FACES
+    @AS_ROWS_AND_AS_ARROW
     @pytest.mark.parametrize("count", [5, 40])
-    def test_every_field_survives(self, log: Log, made_of: Faces, count: int) -> None:
+    def test_every_field_survives(self, log: Log, made_of: BatchOf, count: int) -> None:
         stream = made(log)
         rows = [*ODD_ROWS, *some_rows(count - 5)]
         offsets = appended(log, stream, made_of(rows))
@@ -85,8 +85,8 @@ class RecordsContract(Subject):
         appended(log, stream, Batch(arrow=arrow_of(rows)))
         assert list(read_rows(log, stream).values()) == [*rows, *rows]
 
-    @FACES
-    def test_a_part_of_a_larger_batch_is_appended_alone(self, log: Log, made_of: Faces) -> None:
+    @AS_ROWS_AND_AS_ARROW
+    def test_a_part_of_a_larger_batch_is_appended_alone(self, log: Log, made_of: BatchOf) -> None:
         stream = made(log)
         rows = [*some_rows(60), *ODD_ROWS]
         appended(log, stream, made_of(rows).part(30, 65))
@@ -139,7 +139,7 @@ class RecordsContract(Subject):
         parts = [Append(stream, shard, Batch(rows=some_rows(1))) for shard in (0, 1)]
 
         def torn() -> list[tuple[int, int]]:
-            """Each shard as seen before the other: the one looked at later is never behind."""
+            """Pairs of record counts, read one after the other, of which the later is smaller."""
             seen = []
             while not writing.done():
                 for earlier, later in ((0, 1), (1, 0)):
@@ -203,7 +203,7 @@ class RecordsContract(Subject):
 
     # Reading
 
-    @FACES
+    @AS_ROWS_AND_AS_ARROW
     @pytest.mark.parametrize("batch_records", [1, 7, 20, 60])
     @pytest.mark.parametrize(
         ("max_records", "max_bytes"), [(1, 2**20), (7, 2**20), (60, 1), (60, 4_000), (9, 4_000)]
@@ -211,13 +211,13 @@ class RecordsContract(Subject):
     def test_a_read_takes_at_least_one_record_and_stays_within_its_limits(
         self,
         log: Log,
-        made_of: Faces,
+        made_of: BatchOf,
         batch_records: int,
         max_records: int,
         max_bytes: int,
     ) -> None:
         stream = made(log)
-        # Uneven on purpose: what fits cannot be told from the average.
+        # The sizes differ on purpose: the average does not say how many records fit.
         rows = [Row(b"k", b"x" * (5_000 if i % 20 == 19 else 100), i) for i in range(60)]
         for i in range(0, 60, batch_records):
             appended(log, stream, made_of(rows[i : i + batch_records]))
@@ -234,8 +234,8 @@ class RecordsContract(Subject):
             at = reading.next
         assert found == rows
 
-    @FACES
-    def test_a_read_can_begin_and_end_inside_a_batch(self, log: Log, made_of: Faces) -> None:
+    @AS_ROWS_AND_AS_ARROW
+    def test_a_read_can_begin_and_end_inside_a_batch(self, log: Log, made_of: BatchOf) -> None:
         stream = made(log)
         rows = some_rows(60)
         offsets = appended(log, stream, made_of(rows[:30]))
@@ -316,8 +316,8 @@ class RecordsContract(Subject):
 
     # Times
 
-    @FACES
-    def test_a_time_finds_the_first_record_not_earlier(self, log: Log, made_of: Faces) -> None:
+    @AS_ROWS_AND_AS_ARROW
+    def test_a_time_finds_the_first_record_not_earlier(self, log: Log, made_of: BatchOf) -> None:
         stream = made(log)
         times = [50, 10, 40, 20, 70, 60, *range(20, 50), 65, 90, 80]
         offsets: list[int] = []
@@ -367,7 +367,7 @@ class RecordsContract(Subject):
         stream = made(log)
         if lacks(log, "producer_seq", lambda: log.append([_one(stream)], Producer("p", 0))):
             return
-        # Numbers may have gaps, as long as they grow.
+        # Numbers of a producer must grow, and may have gaps.
         numbers = range(0, 3 * (PRODUCER_SEQS_REMEMBERED + 2), 3)
         places = {seq: log.append([_one(stream)], Producer("p", seq)) for seq in numbers}
         remembered = numbers[-PRODUCER_SEQS_REMEMBERED:]
