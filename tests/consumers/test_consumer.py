@@ -26,7 +26,13 @@ from headrace.core.ports import Begin, Commit, End, Grant, GrantNews, Lease, Log
 from headrace.core.store_keys import epoch_token
 from headrace.hub.hub import Hub
 from headrace.testing.children import until
-from headrace.testing.contracts.consumer_tools import Worker, checkpoints, filled, offsets, taken
+from headrace.testing.contracts.consumer_tools import (
+    ReadingThread,
+    checkpoints,
+    filled,
+    offsets,
+    taken,
+)
 
 STREAM = "orders"
 FAST: dict[str, Any] = {"group": "billing", "session": "3s", "heartbeat": "200ms"}
@@ -195,7 +201,7 @@ def test_who_is_closed_by_another_thread_is_told_in_its_own(hub: Hub) -> None:
             time.sleep(0.2)
         handling = False
 
-    worker = Worker(
+    worker = ReadingThread(
         hub.consumer(
             STREAM, **FAST, on_revoke=lambda _: told.append((threading.get_ident(), handling))
         ),

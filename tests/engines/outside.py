@@ -11,11 +11,11 @@ from headrace.backends.lmdb.backend import LmdbBackend
 from headrace.backends.opening import in_one_place
 from headrace.hub.run import Running, start
 from headrace.testing.contracts.backend_under_test import Opening
-from headrace.testing.contracts.engine.engine_under_test import Arm, AtWork, Engine
+from headrace.testing.contracts.engine.engine_under_test import Arm, Engine, EngineUnderTest
 
 
-class Outside(AtWork):
-    KILLS = True
+class Outside(EngineUnderTest):
+    LOST_LANES_ARE_DEAD = True
 
     @pytest.fixture
     def where(self) -> dict[str, Any]:

@@ -16,5 +16,5 @@ _PARTS = (
     "store", "streams",
 )  # fmt: skip
 
-# Without this a failed promise would show no values.
+# Without the rewrite a failed assertion would show no values.
 pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in _PARTS))

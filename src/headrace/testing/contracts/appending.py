@@ -1,4 +1,4 @@
-"""Promises of a stream to those who append to it."""
+"""Promises about appending to a stream."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from headrace.core.records.watermark import Watermark
 from headrace.hub.hub import Hub
 from headrace.streams.sharding import SPREAD_RECORDS
 from headrace.streams.stream import Stream
-from headrace.testing.contracts.backend_under_test import WAIT_S, Subject, lacks
+from headrace.testing.contracts.backend_under_test import WAIT_S, BackendUnderTest, lacks
 
 
-class AppendingContract(Subject):
+class AppendingContract(BackendUnderTest):
     def test_every_field_of_a_record_survives(self, hub: Hub) -> None:
         stream = hub.create_stream("shop/orders", shards=2, codec="json")
         headers: list[tuple[str, bytes | str | None]] = [("a", b"1"), ("a", "2"), ("none", None)]
@@ -187,7 +187,7 @@ class AppendingContract(Subject):
             data = [b"x" * 8_000] * 499 + [b"x" * last]
             return pa.record_batch({"key": keys, "data": data})
 
-        # What a shard's part costs by itself is not in the whole, which fits to the byte.
+        # The batch fits to the byte. The overhead of its parts, one per shard, comes on top.
         most = filled(COMMIT_BYTES_MAX - spare - conformed(filled(0), 0).nbytes)
         assert conformed(most, 0).nbytes == COMMIT_BYTES_MAX - spare
         assert sum(map(len, stream.append_arrow(most))) == 500
@@ -206,7 +206,7 @@ class AppendingContract(Subject):
             {"headers": {"\ud800": b""}},
             {"headers": {"n": "\ud800"}},
             {"timestamp": -1},
-            {"timestamp": datetime(2020, 1, 1)},  # noqa: DTZ001 - that is what is refused
+            {"timestamp": datetime(2020, 1, 1)},  # noqa: DTZ001 - a naive datetime is refused
             {"timestamp": "now"},
             {"sequence": -1},
             {"sequence": 2**31},

@@ -1,7 +1,7 @@
-"""The contract of a backend, `Log` and `GroupStore`, and of a hub on top of it.
+"""The contract of a backend, which is a `Log` and a `GroupStore`, and of a hub on top of it.
 
-What a backend lacks by its published capabilities it must refuse with `Unsupported` and the reason;
-no test asks which backend it runs on.
+A backend publishes the capabilities that it lacks. It must refuse the calls that need them with
+`Unsupported` and the reason. No test asks which backend it runs on.
 """
 
 from __future__ import annotations
@@ -35,5 +35,5 @@ class BackendContract(
 ):
     """Subclass it with a fixture ``opening``: a function that opens the backend under test.
 
-    Called again after the backend was closed, it opens the same one: where ``durable`` is not
-    missing, everything written must be there."""
+    Called again after the backend was closed, the function opens the same backend. If ``durable``
+    is not missing, everything that was written must be there."""

@@ -1,4 +1,4 @@
-"""The backend under test, and the few things every promise needs to say about it."""
+"""The backend under test: fixtures that open it, and functions that fill and read its log."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from headrace.groups.home import home_of
 from headrace.hub.hub import Hub
 
 Opening = Callable[[], Backend]
-Faces = Callable[[Sequence[Row]], Batch]
+BatchOf = Callable[[Sequence[Row]], Batch]
 
 WAIT_S = 30.0
-"""Nothing takes that long; a test that waits so long has failed."""
+"""No operation takes this long. A test that has waited this long fails."""
 
-FACES = pytest.mark.parametrize(
+AS_ROWS_AND_AS_ARROW = pytest.mark.parametrize(
     "made_of",
     [lambda rows: Batch.of_rows(rows), lambda rows: Batch.of_arrow(arrow_of(rows))],
     ids=["rows", "arrow"],
 )
 
 
-class Subject:
+class BackendUnderTest:
     @pytest.fixture
     def opening(self) -> Opening:
         raise NotImplementedError("give a fixture `opening`: a function that opens your backend")
@@ -48,7 +48,8 @@ class Subject:
 
     @pytest.fixture
     def store(self, backend: Backend) -> GroupStore | None:
-        """None for a backend without a store, once its hub has refused a group with the reason."""
+        """The store of the backend. For a backend without a store, check that groups are refused
+        with the reason, and return None."""
         if lacks(backend, "store", lambda: home_of(backend)):
             return None
         return backend.store
@@ -58,16 +59,15 @@ class Subject:
         return Hub(backend)
 
 
-class Publishes(Protocol):
-    """A backend, a log, a store or a hub."""
+class HasCapabilities(Protocol):
+    """A backend, a log, a store or a hub: each publishes capabilities."""
 
     @property
     def capabilities(self) -> Capabilities: ...
 
 
-def lacks(one: Publishes, capability: Capability, call: Callable[[], object]) -> bool:
-    """True if the capability is published as missing, once the call was refused with the
-    reason."""
+def lacks(one: HasCapabilities, capability: Capability, call: Callable[[], object]) -> bool:
+    """Whether the capability is missing. If so, check that the call is refused with the reason."""
     reason = one.capabilities.missing.get(capability)
     if reason is None:
         return False
@@ -94,7 +94,7 @@ def some_rows(count: int, *, data: bytes = b"data") -> list[Row]:
 
 
 def appended(log: Log, stream: StreamInfo, batch: Batch, producer: Producer | None = None) -> range:
-    """The offsets that the records got in shard 0."""
+    """Append a batch to shard 0, and return the offsets of its records."""
     (place,) = log.append([Append(stream, 0, batch)], producer)
     assert place.shard == 0
     return range(place.base, place.base + len(batch))
@@ -108,14 +108,14 @@ def read_rows(
     start: int | None = None,
     end: int | None = None,
 ) -> dict[int, Row]:
-    """Everything there is to read, by offset, in the order it came."""
+    """All records of a shard by offset, checked to be in order."""
     bounds = log.bounds(stream, shard)
     at = bounds.start if start is None else start
     stop = bounds.end if end is None else min(end, bounds.end)
     found: dict[int, Row] = {}
     while at < stop:
         reading = log.read(stream, shard, at, stop, max_records=10_000, max_bytes=2**22)
-        assert reading.next > at, f"a read that leads nowhere at {at} of {bounds}"
+        assert reading.next > at, f"a read at {at} of {bounds} did not advance"
         for batch in reading.batches:
             assert (batch.stream, batch.shard) == (stream.name, shard)
             found |= zip(batch.offsets, map(plain, batch.rows), strict=True)
@@ -125,5 +125,5 @@ def read_rows(
 
 
 def plain(row: Row) -> Row:
-    """The row with headers that compare by content, whatever holds them."""
+    """The row with its headers as a tuple of pairs, so that two rows compare by content."""
     return Row(*row)._replace(headers=tuple((name, value) for name, value in row.headers))

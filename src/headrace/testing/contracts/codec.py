@@ -20,21 +20,21 @@ STEADY = settings(max_examples=200, deadline=None, suppress_health_check=[Health
 
 
 class CodecContract:
-    """Subclass it with a fixture ``codec``, a registered one, and what it takes and refuses."""
+    """Subclass it with a fixture ``codec`` that returns a registered codec, and with examples."""
 
     examples: Sequence[Any]
-    """Values that come back equal."""
+    """Values that decode to themselves."""
     bad_values: Sequence[Any]
-    """Values it must refuse."""
+    """Values that the codec must refuse to encode."""
     bad_data: Sequence[bytes] = ()
-    """Data it must refuse; empty where any data is a value."""
+    """Data that the codec must refuse to decode; empty if the codec can decode any data."""
 
     @pytest.fixture
     def codec(self) -> Codec:
         raise NotImplementedError("give a fixture `codec`: the codec under test, registered")
 
     def values(self) -> st.SearchStrategy[Any]:
-        """Any value that comes back equal."""
+        """A strategy for values that decode to themselves."""
         return st.sampled_from(self.examples)
 
     def test_a_codec_has_a_legal_name_and_is_found_by_it(self, codec: Codec) -> None:

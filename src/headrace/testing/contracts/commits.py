@@ -1,4 +1,4 @@
-"""Promises about the commit: everything of a slice and its checkpoint, or nothing."""
+"""Promises about the commit: all effects of a slice and its checkpoint are stored, or none."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from headrace.groups.coordinator import Coordinator
 from headrace.groups.stored import ShardState, attempts_of, checkpoint_of, granted, story_rows
 from headrace.testing.contracts.backend_under_test import (
     WAIT_S,
+    BackendUnderTest,
     Opening,
-    Subject,
     appended,
     lacks,
     made,
@@ -40,7 +40,7 @@ _NEEDED: tuple[Capability, ...] = ("durable", "store", "commit")
 
 
 class Scene(NamedTuple):
-    """A stream to work on, one for outputs and one for dead letters, and a valid grant."""
+    """An input stream, a stream for outputs and one for dead letters, and a valid grant."""
 
     log: Log
     store: GroupStore
@@ -50,7 +50,7 @@ class Scene(NamedTuple):
     grant: Grant
 
     def commit(self, start: int, end: int, *, grant: Grant | None = None) -> Commit:
-        """One of everything."""
+        """A commit with outputs, state, a dead letter, attempts and a story."""
         return Commit(
             grant=grant or self.grant,
             done=Slice(self.orders.name, 1, start, end),
@@ -65,7 +65,7 @@ class Scene(NamedTuple):
         )
 
     def everything(self) -> object:
-        """All that a commit could have changed."""
+        """All records and stored values: everything that a commit can change."""
         streams = [(info, shard.index) for info in self.log.streams() for shard in info.shards]
         records = [read_rows(self.log, info, shard) for info, shard in streams]
         return records, list(self.store.scan(b""))
@@ -86,7 +86,7 @@ class Scene(NamedTuple):
         return granted(group, self.orders, shard, standing.epoch)
 
     def tried(self, attempts: bytes | None, at: int, grant: Grant | None = None) -> Commit:
-        """Nothing is done, but something is known of the record that comes next."""
+        """A commit that finishes no record and stores attempts for the next one."""
         done = Slice(self.orders.name, 1, at, at)
         return Commit(grant=grant or self.grant, done=done, attempts=attempts)
 
@@ -105,15 +105,16 @@ def _scene(backend: Backend) -> Scene:
 
 
 def _join(store: GroupStore, group: str, stream: StreamInfo) -> None:
-    """One member that holds every shard of the stream."""
+    """Let one member join and hold every shard of the stream."""
     facts = StreamFacts(stream.name, stream.id, (ShardFacts(0), ShardFacts(1)))
     Coordinator(store).apply(group, Join("A", 1, (facts,), balanced))
 
 
-class CommitContract(Subject):
+class CommitContract(BackendUnderTest):
     @pytest.fixture
     def scene(self, backend: Backend) -> Scene | None:
-        """None for a backend that has no such commit, once it has said so."""
+        """None for a backend without commits, after a check that it refuses them with the
+        reason."""
         if lacks(backend, "commit", partial(backend.capabilities.require, "commit")):
             return None
         return _scene(backend)
@@ -208,8 +209,8 @@ class CommitContract(Subject):
         scene.store.commit(scene.commit(0, 5))
         scene.log.delete_stream("orders")
         until = monotonic() + WAIT_S
-        while scene.attempts() is not None:  # space may be freed afterwards
-            assert monotonic() < until, "attempts outlived their stream"
+        while scene.attempts() is not None:  # the backend may free space later
+            assert monotonic() < until, "the attempts of a deleted stream are still stored"
             scene.log.wait(scene.log.changes(), 0.1)
 
     def test_attempts_are_deleted_with_their_group(self, scene: Scene | None) -> None:

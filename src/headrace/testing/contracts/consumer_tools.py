@@ -1,4 +1,5 @@
-"""What the contracts of consumers share: consumers to try, and what they have done."""
+"""Consumers under test: fixtures that open them, and functions that fill streams and read
+results."""
 
 from __future__ import annotations
 
@@ -16,19 +17,20 @@ from headrace.core.groups.even_shares import Assignment, Members, Owners, Shards
 from headrace.core.model import Record, ShardId
 from headrace.hub.hub import Hub
 from headrace.streams.stream import Stream
-from headrace.testing.contracts.backend_under_test import WAIT_S, Subject, lacks
+from headrace.testing.contracts.backend_under_test import WAIT_S, BackendUnderTest, lacks
 
 STREAM = "shop/orders"
 GROUP = "billing"
 
 Consume = Callable[..., Consumer]
-"""`Hub.consumer` with a short session; what it made is closed after the test."""
+"""`Hub.consumer` with a short session. The consumers are closed after the test."""
 
 Contract = TypeVar("Contract", bound=type)
 
 
 def where_there_are_groups(contract: Contract) -> Contract:
-    """On a backend without groups every test of the class asks for the refusal instead."""
+    """A class decorator. On a backend without groups each test of the class checks instead that
+    groups are refused with the reason."""
     for name, test in list(vars(contract).items()):
         if name.startswith("test_"):
             setattr(contract, name, _unless_lacking(test))
@@ -37,7 +39,7 @@ def where_there_are_groups(contract: Contract) -> Contract:
 
 def _unless_lacking(test: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(test)
-    def asked(self: Subject, hub: Hub, **others: Any) -> None:
+    def asked(self: BackendUnderTest, hub: Hub, **others: Any) -> None:
         if not lacks(hub, "store", lambda: hub.consumer(STREAM, group=GROUP)):
             test(self, hub=hub, **others)
 
@@ -49,10 +51,10 @@ def last_by_name(members: Members, shards: Shards, _: Owners) -> Assignment:
 
 
 LAST_BY_NAME = Allocator("last-by-name", deal=last_by_name)
-"""Everything goes to the last name: whoever joins as "b" takes all of "a"'s shards."""
+"""Deals all shards to the last member by name: a member "b" takes all shards of "a"."""
 
 
-class Consuming(Subject):
+class ConsumersUnderTest(BackendUnderTest):
     @pytest.fixture
     def consume(self, hub: Hub) -> Iterator[Consume]:
         opened: list[Consumer] = []
@@ -67,7 +69,7 @@ class Consuming(Subject):
             consumer.close()
 
 
-class Worker:
+class ReadingThread:
     """A thread that iterates over a consumer."""
 
     def __init__(self, consumer: Consumer, handle: Callable[[Record], None]) -> None:
@@ -87,7 +89,7 @@ class Worker:
         self.ended = True
 
     def join(self) -> None:
-        """The iteration has ended, and well."""
+        """Wait for the end of the iteration, and raise its error if it had one."""
         self._thread.join(WAIT_S)
         assert self.ended
         if self._error is not None:
@@ -99,7 +101,7 @@ class Worker:
 
 
 def filled(hub: Hub, name: str = STREAM, *, shards: int, each: int) -> Stream:
-    """A stream with so many records in each shard."""
+    """A new stream with ``each`` records in every shard."""
     stream = hub.create_stream(name, shards=shards)
     for shard in range(shards):
         stream.append_many(((b"%d" % number, None) for number in range(each)), shard=shard)
@@ -107,17 +109,17 @@ def filled(hub: Hub, name: str = STREAM, *, shards: int, each: int) -> Stream:
 
 
 def taken(consumer: Consumer, count: int) -> list[Record]:
-    """The next so many records."""
+    """The next ``count`` records."""
     records: list[Record] = []
     while len(records) < count:
         record = consumer.read(timeout="10s")
-        assert record is not None, f"{len(records)} of {count}, then nothing: {places(records)}"
+        assert record is not None, f"only {len(records)} of {count} records came: {places(records)}"
         records.append(record)
     return records
 
 
 def places(records: Iterable[Record]) -> dict[int, range | list[int]]:
-    """Offsets in the order they came, by shard; a range if that is what they are."""
+    """The offsets of the records by shard, in the order of reading; consecutive ones as a range."""
     found: dict[int, list[int]] = defaultdict(list)
     for record in records:
         found[record.shard].append(record.offset)
@@ -134,7 +136,7 @@ def offsets(records: Iterable[Record]) -> list[int]:
 
 
 def held(hub: Hub, group: str = GROUP) -> dict[str, list[int]]:
-    """Which shards each member holds, for good."""
+    """The shards that each member holds and that are not moving, by member."""
     found: dict[str, list[int]] = defaultdict(list)
     for shard, standing in sorted(hub.groups.load(group).shards.items()):
         if standing.state == "held" and standing.owner is not None:
@@ -143,7 +145,7 @@ def held(hub: Hub, group: str = GROUP) -> dict[str, list[int]]:
 
 
 def checkpoints(hub: Hub, group: str = GROUP) -> dict[int, int | None]:
-    """What is stored, by shard."""
+    """The stored checkpoints, by shard."""
     groups = hub.groups
     positions = groups.positions(groups.load(group))
     return {shard.index: position.checkpoint for shard, position in positions.items()}

@@ -1,4 +1,4 @@
-"""The contract of consumers, on every backend that has groups; elsewhere of their refusal."""
+"""The contract of consumers. A backend without groups must refuse them with the reason."""
 
 from __future__ import annotations
 
@@ -15,4 +15,4 @@ class ConsumerContract(
     SharingContract,
     HandOverContract,
 ):
-    """All of it."""
+    """Every contract of consumers."""

@@ -1,4 +1,5 @@
-"""Promises about copying from another log: records and the position there, together."""
+"""Promises about copying from another log: the records and the position in the source are stored
+together."""
 
 from __future__ import annotations
 
@@ -14,10 +15,10 @@ from headrace.core.ports import Copying, Log
 from headrace.core.records.batch import Batch
 from headrace.core.records.row import COMMIT_BYTES_MAX, Row
 from headrace.testing.contracts.backend_under_test import (
-    FACES,
-    Faces,
+    AS_ROWS_AND_AS_ARROW,
+    BackendUnderTest,
+    BatchOf,
     Opening,
-    Subject,
     appended,
     lacks,
     made,
@@ -29,7 +30,7 @@ from headrace.testing.contracts.records import ODD_ROWS
 ORIGIN = "somewhere/7:0"
 
 
-class CopyingContract(Subject):
+class CopyingContract(BackendUnderTest):
     def test_a_new_copy_has_no_position(self, log: Log) -> None:
         stream = made(log)
         if _lacks_copying(log, stream):
@@ -75,8 +76,8 @@ class CopyingContract(Subject):
         assert _rows(again, stream) == some_rows(3)
         again.close()
 
-    @FACES
-    def test_every_field_is_copied(self, log: Log, made_of: Faces) -> None:
+    @AS_ROWS_AND_AS_ARROW
+    def test_every_field_is_copied(self, log: Log, made_of: BatchOf) -> None:
         stream = made(log)
         if _lacks_copying(log, stream):
             return

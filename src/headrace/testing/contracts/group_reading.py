@@ -1,4 +1,4 @@
-"""What a consumer reads: from where, in which order, how much at once."""
+"""What a consumer reads: from which offset, in which order, how much at once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from headrace.testing.contracts.consumer_tools import (
     GROUP,
     STREAM,
     Consume,
-    Consuming,
+    ConsumersUnderTest,
     checkpoints,
     filled,
     offsets,
@@ -39,7 +39,7 @@ from headrace.testing.contracts.consumer_tools import (
 )
 
 
-class FixedShardsContract(Consuming):
+class FixedShardsContract(ConsumersUnderTest):
     def test_chosen_shards_are_read_without_a_group(self, hub: Hub, consume: Consume) -> None:
         stream = filled(hub, shards=3, each=10)
         consumer = consume(group=None, shards=[0, 2])
@@ -51,7 +51,7 @@ class FixedShardsContract(Consuming):
         assert consumer.read(timeout="20ms") is None
         with pytest.raises(BadSetting, match="group"):
             consumer.commit()
-        # Nothing is remembered: another one begins anew.
+        # Nothing is stored: another consumer begins at the start.
         assert places(taken(consume(group=None, shards=[2]), 11)) == {2: range(11)}
 
     def test_a_consumer_of_chosen_shards_closes_at_once(self, hub: Hub, consume: Consume) -> None:
@@ -82,8 +82,8 @@ class FixedShardsContract(Consuming):
 
 
 @where_there_are_groups
-class ReadingAsAGroupContract(Consuming):
-    """What is handed out, and from where on."""
+class ReadingAsAGroupContract(ConsumersUnderTest):
+    """Which records a group hands out, and from which offset on."""
 
     def test_every_record_is_handed_out_once_and_in_order_inside_its_shard(
         self, hub: Hub, consume: Consume
@@ -112,7 +112,7 @@ class ReadingAsAGroupContract(Consuming):
         with consume(name="first") as consumer:
             for record in consumer:
                 if len(done) == 500:
-                    break  # this one is not done
+                    break  # this record is not done
                 done.append(record)
         stored = checkpoints(hub)
         assert sum(filter(None, stored.values())) == 500
@@ -140,7 +140,7 @@ class ReadingAsAGroupContract(Consuming):
     ) -> None:
         stream = filled(hub, shards=2, each=5)
         with consume(start="latest") as consumer:
-            assert checkpoints(hub) == {0: 5, 1: 5}, "where it starts is stored at once"
+            assert checkpoints(hub) == {0: 5, 1: 5}, "the start position is stored at once"
             assert consumer.read(timeout="20ms") is None
         stream.append(b"between", shard=0)
         again = consume(start="latest")
@@ -192,7 +192,9 @@ class ReadingAsAGroupContract(Consuming):
         filled(hub, "else", shards=1, each=3)
         consumer = consume("shop/*", start="latest")
         assert consumer.read(timeout="20ms") is None
-        time.sleep(0.002)  # times are whole milliseconds: the stream is younger than its reader
+        time.sleep(
+            0.002
+        )  # times are whole milliseconds: the stream must be younger than the consumer
         later = hub.create_stream("shop/later", shards=2)
         later.append_many([(b"x", None)] * 4, shard=1)
         began_s = time.monotonic()
@@ -208,12 +210,16 @@ class ReadingAsAGroupContract(Consuming):
         hub.delete_stream("shop/a")
         hub.stream("shop/b").append(b"x")
         assert taken(consumer, 1)[0].stream == "shop/b"
-        until(lambda: consumer.granted == [ShardId("shop/b", 0)], "the shard is gone too", 10)
+        until(
+            lambda: consumer.granted == [ShardId("shop/b", 0)],
+            "the shard of the deleted stream is gone",
+            10,
+        )
         hub.stream("shop/b").append(b"x")
         assert taken(consumer, 1)[0].offset == 2
         began_s = time.monotonic()
         consumer.close()
-        assert time.monotonic() - began_s < 2, "what is gone is not waited for"
+        assert time.monotonic() - began_s < 2, "close does not wait for a deleted stream"
 
     def test_read_waits_for_its_timeout_and_no_longer(self, hub: Hub, consume: Consume) -> None:
         filled(hub, shards=2, each=0)
@@ -278,11 +284,11 @@ class ReadingAsAGroupContract(Consuming):
 
         found = asyncio.run(main())
         assert len(found) == 11
-        assert len(ticks) > 10, "the loop went on while the consumer waited"
+        assert len(ticks) > 10, "the event loop went on while the consumer waited"
         began_s = time.monotonic()
         consumer.close()
         assert time.monotonic() - began_s < 2
-        assert sum(filter(None, checkpoints(hub).values())) == 10, "the last one was not done"
+        assert sum(filter(None, checkpoints(hub).values())) == 10, "the last record was not done"
 
     def test_reads_of_the_log_are_as_large_as_allowed(
         self, hub: Hub, consume: Consume, log: Log, monkeypatch: pytest.MonkeyPatch
@@ -373,7 +379,7 @@ class ReadingAsAGroupContract(Consuming):
         stream.append(b"x" * 2_000)
         began_s = time.monotonic()
         taken(consumer, 1)
-        assert time.monotonic() - began_s < 0.4, "enough is not waited with"
+        assert time.monotonic() - began_s < 0.4, "enough bytes are handed out at once"
 
     def test_records_trimmed_unread_are_logged_and_passed_over(
         self, hub: Hub, consume: Consume, log: Log, caplog: pytest.LogCaptureFixture

@@ -1,4 +1,4 @@
-"""How shards change hands, are moved and paused, and how consumers end."""
+"""How shards move between members, are sought and paused, and how consumers end."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from headrace.testing.contracts.consumer_tools import (
     LAST_BY_NAME,
     STREAM,
     Consume,
-    Consuming,
-    Worker,
+    ConsumersUnderTest,
+    ReadingThread,
     checkpoints,
     filled,
     held,
@@ -45,39 +45,39 @@ from headrace.testing.contracts.consumer_tools import (
 
 
 @where_there_are_groups
-class HandOverContract(Consuming):
-    """How a shard changes hands, stands still, or jumps."""
+class HandOverContract(ConsumersUnderTest):
+    """How a shard moves to another member, is paused, or is sought."""
 
     def test_callbacks_run_in_the_reading_thread_and_before_a_shard_moves(
         self, hub: Hub, consume: Consume
     ) -> None:
         filled(hub, shards=2, each=5)
-        told: list[tuple[str, int, list[ShardId], dict[str, list[int]]]] = []
+        calls: list[tuple[str, int, list[ShardId], dict[str, list[int]]]] = []
 
-        def tell(what: str) -> Callable[[list[ShardId]], None]:
-            return lambda shards: told.append((what, threading.get_ident(), shards, held(hub)))
+        def noting(what: str) -> Callable[[list[ShardId]], None]:
+            return lambda shards: calls.append((what, threading.get_ident(), shards, held(hub)))
 
-        first = consume(name="a", on_grant=tell("grant"), on_revoke=tell("revoke"))
-        assert told == []
+        first = consume(name="a", on_grant=noting("grant"), on_revoke=noting("revoke"))
+        assert calls == []
         taken(first, 1)
         me = threading.get_ident()
-        assert [(what, thread, len(shards)) for what, thread, shards, _ in told] == [
+        assert [(what, thread, len(shards)) for what, thread, shards, _ in calls] == [
             ("grant", me, 2)
         ]
-        told.clear()
+        calls.clear()
         second = consume(name="b")
-        until(lambda: len(first.granted) == 1, "it shall let go of one", 10)
+        until(lambda: len(first.granted) == 1, "the first member must let go of one shard", 10)
         assert second.granted == []
-        assert told == []
+        assert calls == []
         first.read(timeout="1ms")
-        ((what, thread, shards, then),) = told
+        ((what, thread, shards, then),) = calls
         assert (what, thread) == ("revoke", me)
         assert len(shards) == 1
-        assert "b" not in then, "nobody else had it when this was told"
-        until(lambda: second.granted == shards, "then it goes", 10)
-        told.clear()
+        assert "b" not in then, "no other member held the shard when on_revoke ran"
+        until(lambda: second.granted == shards, "the shard moves", 10)
+        calls.clear()
         first.close()
-        assert [(what, shards) for what, _, shards, _ in told] == [
+        assert [(what, shards) for what, _, shards, _ in calls] == [
             ("revoke", [*the_others(shards)])
         ]
 
@@ -88,9 +88,9 @@ class HandOverContract(Consuming):
         first = consume(name="a", allocator=LAST_BY_NAME, commit_every="1h")
         taken(first, 30)
         second = consume(name="b", allocator=LAST_BY_NAME)
-        until(lambda: first.granted == [], "it shall let go", 10)
+        until(lambda: first.granted == [], "the member must let go of a shard", 10)
         assert second.granted == [], "the record in hand is waited for"
-        assert first.read(timeout="1ms") is None, "nothing that was read ahead is handed out"
+        assert first.read(timeout="1ms") is None, "no prefetched record is handed out"
         assert offsets(taken(second, 70)) == list(range(30, 100))
 
     def test_a_handler_longer_than_the_session_keeps_its_shard(
@@ -103,7 +103,7 @@ class HandOverContract(Consuming):
         member = hub.groups.load(GROUP).members["a"]
         second = consume(name="b", **settings)
         work_s = time.monotonic() + 0.8
-        while time.monotonic() < work_s:  # the handler, which outlasts the session
+        while time.monotonic() < work_s:  # the handler works longer than the session
             assert hub.groups.load(GROUP).members.get("a") == member
             assert second.granted == []
             time.sleep(0.02)
@@ -119,7 +119,7 @@ class HandOverContract(Consuming):
         began_s = time.monotonic()
         with caplog.at_level(logging.WARNING, "headrace"):
             second = consume(name="b", allocator=LAST_BY_NAME)
-            until(lambda: second.granted, "it goes all the same", 10)
+            until(lambda: second.granted, "the shard moves all the same", 10)
         assert 0.35 < time.monotonic() - began_s < 2
         assert f"{STREAM}:0: let go, records 3 to " in caplog.text
         assert offsets(taken(second, 7)) == list(range(3, 10))
@@ -140,15 +140,15 @@ class HandOverContract(Consuming):
                 working.set()
                 time.sleep(0.05)
 
-            worker = Worker(consume(name, name="a", **settings), handle)
+            reading = ReadingThread(consume(name, name="a", **settings), handle)
             assert working.wait(WAIT_S)
             began_s = time.monotonic()
             second = consume(name, name="b", **settings)
-            until(lambda second=second: second.granted, "it is handed over", 20)  # type: ignore[misc]
+            until(lambda second=second: second.granted, "the shard is handed over", 20)  # type: ignore[misc]
             took_s[count] = time.monotonic() - began_s
-            worker.close()
+            reading.close()
             second.close()
-        assert took_s[256] < took_s[1] + 0.5, "256 of them take 12.8 s"
+        assert took_s[256] < took_s[1] + 0.5, "256 records would take 12.8 s"
 
     def test_a_member_can_seek_a_shard_it_holds_to_any_offset(
         self, hub: Hub, consume: Consume
@@ -167,7 +167,7 @@ class HandOverContract(Consuming):
         ]
         for shard, where, expected in moves:
             consumer.seek(shard, where)
-            assert checkpoints(hub) == {0: expected}, "stored on return"
+            assert checkpoints(hub) == {0: expected}, "seek returns when the checkpoint is stored"
             assert offsets(taken(consumer, 2)) == [expected, expected + 1]
         consumer.seek(0, "latest")
         stream.append(b"later")
@@ -180,7 +180,11 @@ class HandOverContract(Consuming):
     ) -> None:
         stream = filled(hub, shards=2, each=10)
         consumer, other = consume(name="a"), consume(name="b")
-        until(lambda: len(consumer.granted) == len(other.granted) == 1, "1 each", 10)
+        until(
+            lambda: len(consumer.granted) == len(other.granted) == 1,
+            "each member holds one shard",
+            10,
+        )
         mine, others = consumer.granted[0].index, other.granted[0].index
         with pytest.raises(OffsetOutOfRange, match="beyond the end"):
             consumer.seek(mine, 11)
@@ -228,20 +232,20 @@ class HandOverContract(Consuming):
                 working.set()
                 assert go_on.wait(WAIT_S)
 
-        busy = Worker(consume(commit_every="1h"), handle)
+        busy = ReadingThread(consume(commit_every="1h"), handle)
         assert working.wait(WAIT_S)
         closing = threading.Thread(target=busy.consumer.close)
         closing.start()
-        until(lambda: busy.consumer._shards.is_ending, "it is about to close", 10)
+        until(lambda: busy.consumer._shards.is_ending, "the consumer is closing", 10)
         go_on.set()
         began_s = time.monotonic()
         closing.join(WAIT_S)
         busy.join()
         assert time.monotonic() - began_s < 2
-        assert checkpoints(hub) == {0: 5}, "what was finished counts"
+        assert checkpoints(hub) == {0: 5}, "a finished record counts"
 
-        idle = Worker(consume(commit_every="50ms"), lambda _: None)
-        until(lambda: checkpoints(hub) == {0: 10} or idle.ended, "all is read", 10)
+        idle = ReadingThread(consume(commit_every="50ms"), lambda _: None)
+        until(lambda: checkpoints(hub) == {0: 10} or idle.ended, "all records are read", 10)
         idle.consumer.close()
         idle.join()
         with pytest.raises(Closed, match="was closed"):
@@ -268,8 +272,8 @@ class HandOverContract(Consuming):
             assert consumer.read(timeout="1ms") is None
         hub.delete_stream(STREAM)
         if busy:
-            until(lambda: not hub.groups.load(GROUP).shards, "the group has heard of it", 10)
-            until(lambda: not consumer.granted, "and the consumer too", 10)
+            until(lambda: not hub.groups.load(GROUP).shards, "the group has no shards any more", 10)
+            until(lambda: not consumer.granted, "the consumer has no shards any more", 10)
         with pytest.raises(UnknownStream, match=STREAM):
             consumer.read(timeout="5s")
 
@@ -314,23 +318,23 @@ class HandOverContract(Consuming):
 
     def test_every_on_grant_is_followed_by_an_on_revoke(self, hub: Hub, consume: Consume) -> None:
         filled(hub, shards=1, each=5)
-        told: list[str] = []
+        calls: list[str] = []
         consumer = consume(
             max_wait_handler="50ms",
-            on_grant=lambda shards: told.append("grant"),
-            on_revoke=lambda shards: told.append("revoke"),
+            on_grant=lambda shards: calls.append("grant"),
+            on_revoke=lambda shards: calls.append("revoke"),
         )
         taken(consumer, 1)
         hub.groups.seek(GROUP, 3, force=True)
 
         def goes_on_there() -> bool:
             record = consumer.read(timeout="1s")
-            return record is not None and record.offset == 3 and len(told) == 3
+            return record is not None and record.offset == 3 and len(calls) == 3
 
-        until(goes_on_there, "it has heard of it, and goes on there")
-        assert told == ["grant", "revoke", "grant"]
+        until(goes_on_there, "the consumer goes on at the new checkpoint")
+        assert calls == ["grant", "revoke", "grant"]
 
-    @pytest.mark.parametrize("way", ["closed", "told to end"])
+    @pytest.mark.parametrize("way", ["closed", "asked to end"])
     def test_a_loop_ends_with_its_consumer_and_no_other_begins(
         self, hub: Hub, consume: Consume, way: str
     ) -> None:
@@ -341,7 +345,7 @@ class HandOverContract(Consuming):
             seen.append(record.offset)
             if record.offset == 1:
                 consumer.close() if way == "closed" else consumer._keeper.end()
-                until(lambda: consumer.ended, "it has ended")
+                until(lambda: consumer.ended, "the consumer has ended")
         assert seen == [0, 1]
         for begin in (
             lambda: consumer.read(timeout="1s"),

@@ -1,4 +1,4 @@
-"""Promises of a hub about its streams, whatever backend it stands on."""
+"""Promises of a hub about its streams, on every backend."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from headrace.core.errors import (
     Unsupported,
 )
 from headrace.hub.hub import Hub
-from headrace.testing.contracts.backend_under_test import Subject
+from headrace.testing.contracts.backend_under_test import BackendUnderTest
 
 
-class HubContract(Subject):
+class HubContract(BackendUnderTest):
     def test_a_missing_split_or_merge_is_refused_with_the_reason(self, hub: Hub) -> None:
         stream = hub.create_stream("a", shards=2)
         missing = hub.capabilities.missing

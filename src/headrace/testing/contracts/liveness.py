@@ -1,15 +1,15 @@
-"""Promises of the signs of life that members of groups give each other."""
+"""Promises about signs of life: each member of a group beats, and the others see its last beat."""
 
 from __future__ import annotations
 
 import pytest
 
 from headrace.core.ports import GroupStore, Liveness, Log
-from headrace.testing.contracts.backend_under_test import Subject
+from headrace.testing.contracts.backend_under_test import BackendUnderTest
 
 
-class LivenessContract(Subject):
-    """Where groups live in the store: elsewhere nobody gives such signs."""
+class LivenessContract(BackendUnderTest):
+    """For a backend with a store. Members of groups that are kept elsewhere give no such signs."""
 
     @pytest.fixture
     def liveness(self, store: GroupStore | None) -> Liveness | None:

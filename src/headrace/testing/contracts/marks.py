@@ -1,4 +1,4 @@
-"""When a record is done, and when that is stored."""
+"""Marks: when a record counts as done, and when its checkpoint is committed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from headrace.testing.contracts.consumer_tools import (
     GROUP,
     STREAM,
     Consume,
-    Consuming,
+    ConsumersUnderTest,
     all_places,
     checkpoints,
     filled,
@@ -33,8 +33,8 @@ from headrace.testing.contracts.consumer_tools import (
 
 
 @where_there_are_groups
-class MarksContract(Consuming):
-    """When a record counts as done, and when that is stored."""
+class MarksContract(ConsumersUnderTest):
+    """When a record counts as done, and when its checkpoint is committed."""
 
     def test_marks_stay_in_memory_until_they_are_committed(
         self, hub: Hub, consume: Consume
@@ -46,7 +46,7 @@ class MarksContract(Consuming):
         consumer.mark(records[6])
         assert checkpoints(hub) == {0: None}
         consumer.commit()
-        assert checkpoints(hub) == {0: 4}, "what is not done is not skipped"
+        assert checkpoints(hub) == {0: 4}, "a record that is not done is not passed over"
         consumer.mark(records[4])
         consumer.mark(records[5])
         consumer.commit()
@@ -62,7 +62,7 @@ class MarksContract(Consuming):
             assert checkpoints(hub) == {0: None}
             consumer.mark(records[0])
             consumer.mark(records[0])
-        assert checkpoints(hub) == {0: 1}, "what is marked is committed by closing"
+        assert checkpoints(hub) == {0: 1}, "close commits what is marked"
         assert offsets(taken(consume(), 1)) == [1]
 
     def test_a_record_counts_as_done_when_the_next_one_is_asked_for(
@@ -71,9 +71,9 @@ class MarksContract(Consuming):
         filled(hub, shards=1, each=10)
         with consume(commit_every="50ms") as consumer:
             taken(consumer, 3)
-            until(lambda: checkpoints(hub) == {0: 2}, "those before it are stored", 10)
-            until(lambda: consumer.granted, "it is still held", 10)
-            time.sleep(0.2)  # several times as long as commits take
+            until(lambda: checkpoints(hub) == {0: 2}, "the records before it are committed", 10)
+            until(lambda: consumer.granted, "the shard is still held", 10)
+            time.sleep(0.2)  # several times as long as a commit takes
             assert checkpoints(hub) == {0: 2}
         assert checkpoints(hub) == {0: 2}
         assert offsets(taken(consume(), 2)) == [2, 3]
@@ -128,7 +128,7 @@ class MarksContract(Consuming):
         assert max(map(len, seen.values())) <= passed_s / 0.15
         until(
             lambda: sum(filter(None, checkpoints(hub).values())) > 10,
-            "they are stored although nothing more is asked for",
+            "the marks are committed although no further record is read",
             10,
         )
 
@@ -154,7 +154,9 @@ class MarksContract(Consuming):
             consumer.commit()
         assert checkpoints(hub) == {0: None, 1: None}
         again = taken(consumer, 10)
-        assert places(again) == {0: range(5), 1: range(5)}, "its owner has it again, from there"
+        assert places(again) == {0: range(5), 1: range(5)}, (
+            "the owner reads on from the new checkpoint"
+        )
 
     def test_a_consumer_follows_a_checkpoint_moved_by_an_operator(
         self, hub: Hub, consume: Consume

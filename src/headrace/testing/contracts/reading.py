@@ -1,4 +1,4 @@
-"""Promises of a stream to those who read it."""
+"""Promises about reading a stream."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from headrace.core.model import Bounds, Record, StreamInfo
 from headrace.core.ports import Backend, Log, ReadResult
 from headrace.core.records.schema import read_schema
 from headrace.hub.hub import Hub
-from headrace.testing.contracts.backend_under_test import WAIT_S, Opening, Subject, lacks
+from headrace.testing.contracts.backend_under_test import WAIT_S, BackendUnderTest, Opening, lacks
 
 
-class ReadingContract(Subject):
+class ReadingContract(BackendUnderTest):
     def test_reading_as_records_and_as_arrow_agree(self, hub: Hub) -> None:
         stream = hub.create_stream("a", shards=1)
         stream.append_many([(b"%d" % i, f"k{i}") for i in range(50)])

@@ -18,11 +18,11 @@ from headrace.core.records.schema import SCHEMA
 from headrace.core.records.to_arrow import arrow_of
 from headrace.core.transaction import PRODUCER_SEQS_REMEMBERED
 from headrace.testing.contracts.backend_under_test import (
-    FACES,
+    AS_ROWS_AND_AS_ARROW,
     WAIT_S,
-    Faces,
+    BackendUnderTest,
+    BatchOf,
     Opening,
-    Subject,
     appended,
     lacks,
     made,
@@ -48,7 +48,7 @@ ODD_ROWS = [
 ]
 
 
-class RecordsContract(Subject):
+class RecordsContract(BackendUnderTest):
     # Appending
 
     def test_appends_get_consecutive_offsets(self, log: Log) -> None:
@@ -65,9 +65,9 @@ class RecordsContract(Subject):
         reason = log.capabilities.missing.get("dense_offsets")
         assert offsets == list(range(12)) or reason
 
-    @FACES
+    @AS_ROWS_AND_AS_ARROW
     @pytest.mark.parametrize("count", [5, 40])
-    def test_every_field_survives(self, log: Log, made_of: Faces, count: int) -> None:
+    def test_every_field_survives(self, log: Log, made_of: BatchOf, count: int) -> None:
         stream = made(log)
         rows = [*ODD_ROWS, *some_rows(count - 5)]
         offsets = appended(log, stream, made_of(rows))
@@ -87,8 +87,8 @@ class RecordsContract(Subject):
         appended(log, stream, Batch.of_arrow(arrow_of(rows)))
         assert list(read_rows(log, stream).values()) == [*rows, *rows]
 
-    @FACES
-    def test_a_part_of_a_larger_batch_is_appended_alone(self, log: Log, made_of: Faces) -> None:
+    @AS_ROWS_AND_AS_ARROW
+    def test_a_part_of_a_larger_batch_is_appended_alone(self, log: Log, made_of: BatchOf) -> None:
         stream = made(log)
         rows = [*some_rows(60), *ODD_ROWS]
         appended(log, stream, made_of(rows).part(30, 65))
@@ -141,7 +141,7 @@ class RecordsContract(Subject):
         parts = [Append(stream, shard, Batch.of_rows(some_rows(1))) for shard in (0, 1)]
 
         def torn() -> list[tuple[int, int]]:
-            """Each shard as seen before the other: the one looked at later is never behind."""
+            """Pairs of record counts, read one after the other, of which the later is smaller."""
             seen = []
             while not writing.done():
                 for earlier, later in ((0, 1), (1, 0)):
@@ -205,7 +205,7 @@ class RecordsContract(Subject):
 
     # Reading
 
-    @FACES
+    @AS_ROWS_AND_AS_ARROW
     @pytest.mark.parametrize("batch_records", [1, 7, 20, 60])
     @pytest.mark.parametrize(
         ("max_records", "max_bytes"), [(1, 2**20), (7, 2**20), (60, 1), (60, 4_000), (9, 4_000)]
@@ -213,13 +213,13 @@ class RecordsContract(Subject):
     def test_a_read_takes_at_least_one_record_and_stays_within_its_limits(
         self,
         log: Log,
-        made_of: Faces,
+        made_of: BatchOf,
         batch_records: int,
         max_records: int,
         max_bytes: int,
     ) -> None:
         stream = made(log)
-        # Uneven on purpose: what fits cannot be told from the average.
+        # The sizes differ on purpose: the average does not say how many records fit.
         rows = [Row(b"k", b"x" * (5_000 if i % 20 == 19 else 100), i) for i in range(60)]
         for i in range(0, 60, batch_records):
             appended(log, stream, made_of(rows[i : i + batch_records]))
@@ -236,8 +236,8 @@ class RecordsContract(Subject):
             at = reading.next
         assert found == rows
 
-    @FACES
-    def test_a_read_can_begin_and_end_inside_a_batch(self, log: Log, made_of: Faces) -> None:
+    @AS_ROWS_AND_AS_ARROW
+    def test_a_read_can_begin_and_end_inside_a_batch(self, log: Log, made_of: BatchOf) -> None:
         stream = made(log)
         rows = some_rows(60)
         offsets = appended(log, stream, made_of(rows[:30]))
@@ -318,8 +318,8 @@ class RecordsContract(Subject):
 
     # Times
 
-    @FACES
-    def test_a_time_finds_the_first_record_not_earlier(self, log: Log, made_of: Faces) -> None:
+    @AS_ROWS_AND_AS_ARROW
+    def test_a_time_finds_the_first_record_not_earlier(self, log: Log, made_of: BatchOf) -> None:
         stream = made(log)
         times = [50, 10, 40, 20, 70, 60, *range(20, 50), 65, 90, 80]
         offsets: list[int] = []
@@ -369,7 +369,7 @@ class RecordsContract(Subject):
         stream = made(log)
         if lacks(log, "producer_seq", lambda: log.append([_one(stream)], Producer("p", 0))):
             return
-        # Numbers may have gaps, as long as they grow.
+        # Numbers of a producer must grow, and may have gaps.
         numbers = range(0, 3 * (PRODUCER_SEQS_REMEMBERED + 2), 3)
         places = {seq: log.append([_one(stream)], Producer("p", seq)) for seq in numbers}
         remembered = numbers[-PRODUCER_SEQS_REMEMBERED:]

@@ -1,4 +1,4 @@
-"""How the members of a group share its shards, and who is one."""
+"""How the members of a group share its shards, and how members come and go."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from headrace.testing.contracts.consumer_tools import (
     GROUP,
     STREAM,
     Consume,
-    Consuming,
-    Worker,
+    ConsumersUnderTest,
+    ReadingThread,
     filled,
     held,
     places,
@@ -37,8 +37,8 @@ from headrace.testing.contracts.consumer_tools import (
 
 
 @where_there_are_groups
-class SharingContract(Consuming):
-    """Who holds what."""
+class SharingContract(ConsumersUnderTest):
+    """Which member holds which shards."""
 
     def test_a_consumer_is_a_member_until_it_is_closed(self, hub: Hub, consume: Consume) -> None:
         filled(hub, shards=2, each=0)
@@ -52,7 +52,11 @@ class SharingContract(Consuming):
         filled(hub, shards=12, each=0)
         began_s = time.monotonic()
         three = [consume(name=name, session="4s", heartbeat="1s") for name in ("a", "b", "c")]
-        until(lambda: [len(one.granted) for one in three] == [4, 4, 4], "4 each", 10)
+        until(
+            lambda: [len(one.granted) for one in three] == [4, 4, 4],
+            "each member holds 4 shards",
+            10,
+        )
         assert time.monotonic() - began_s < 2
         everything = [shard for one in three for shard in one.granted]
         assert sorted(everything) == [ShardId(STREAM, index) for index in range(12)]
@@ -61,7 +65,7 @@ class SharingContract(Consuming):
         filled(hub, shards=4, each=0)
         a, b = consume(name="a", group="1"), consume(name="b", group="1")
         c = consume(name="c", group="2")
-        until(lambda: len(a.granted) == len(b.granted) == 2, "A: 2, B: 2", 10)
+        until(lambda: len(a.granted) == len(b.granted) == 2, "each member holds 2 shards", 10)
         assert len(c.granted) == 4
 
     def test_shards_of_several_streams_are_shared_together(
@@ -70,14 +74,14 @@ class SharingContract(Consuming):
         for name in ("a", "b"):
             filled(hub, name, shards=3, each=0)
         one, other = consume(["a", "b"]), consume(["a", "b"])
-        until(lambda: len(one.granted) == len(other.granted) == 3, "3 + 3", 10)
+        until(lambda: len(one.granted) == len(other.granted) == 3, "each member holds 3 shards", 10)
 
     def test_a_capped_share_is_never_exceeded(self, hub: Hub, consume: Consume) -> None:
         filled(hub, shards=12, each=0)
         first = consume(name="a", allocator=capped(3))
         assert len(first.granted) == 4
         second = consume(name="b", allocator="capped(3)")
-        until(lambda: len(second.granted) == 4, "the second holds 4 more", 10)
+        until(lambda: len(second.granted) == 4, "the second member holds 4 shards", 10)
         assert len(first.granted) == 4
         assert not set(first.granted) & set(second.granted)
 
@@ -87,12 +91,16 @@ class SharingContract(Consuming):
         filled(hub, shards=4, each=0)
         settings = {"session": "4s", "heartbeat": "1s"}
         five = [consume(name=f"m{n}", **settings) for n in range(5)]
-        until(lambda: sorted(len(c.granted) for c in five) == [0, 1, 1, 1, 1], "one idles", 10)
+        until(
+            lambda: sorted(len(c.granted) for c in five) == [0, 1, 1, 1, 1],
+            "one member has no shard",
+            10,
+        )
         idle = next(consumer for consumer in five if not consumer.granted)
         assert idle.read(timeout="20ms") is None
         next(consumer for consumer in five if consumer.granted).close()
         began_s = time.monotonic()
-        until(lambda: len(idle.granted) == 1, "it has one now", 10)
+        until(lambda: len(idle.granted) == 1, "the idle member has a shard", 10)
         assert time.monotonic() - began_s < 2
 
     def test_a_custom_allocator_sees_the_shards_of_all_streams(
@@ -140,10 +148,14 @@ class SharingContract(Consuming):
         filled(hub, shards=4, each=10)
         other = consume(name="b", session="60s", heartbeat="10s")
         with consume(name="a", session="60s", heartbeat="10s") as consumer:
-            until(lambda: len(other.granted) == len(consumer.granted) == 2, "2 each", 10)
+            until(
+                lambda: len(other.granted) == len(consumer.granted) == 2,
+                "each member holds 2 shards",
+                10,
+            )
             taken(consumer, 3)
         began_s = time.monotonic()
-        until(lambda: len(other.granted) == 4, "all four", 10)
+        until(lambda: len(other.granted) == 4, "one member holds all four shards", 10)
         assert time.monotonic() - began_s < 1
 
     def test_the_first_member_creates_the_group_unless_create_is_false(
@@ -171,7 +183,7 @@ class SharingContract(Consuming):
             beats.add(sign.beat)
             return len(beats) > 3
 
-        until(beaten, "its counter grows although nothing is asked for", 10)
+        until(beaten, "the beat grows although no record is read", 10)
 
     @pytest.mark.parametrize("heartbeat", ["50ms", "150ms"])
     def test_a_silent_member_is_removed_after_a_session(
@@ -184,14 +196,16 @@ class SharingContract(Consuming):
         ghost = Join("a", group.version << 30, (facts,), group.allocator, timeout_s=0.5)
         Coordinator(store).apply(GROUP, ghost)
         joined_s = time.monotonic()
-        until(lambda: len(consumer.granted) == 1, "one shard is the other's", 10)
+        until(lambda: len(consumer.granted) == 1, "the other member holds one shard", 10)
         until(
             lambda: list(hub.groups.load(GROUP).members) == ["b"],
-            "the silent one is gone",
+            "the silent member is gone",
             5,
         )
         assert time.monotonic() - joined_s >= 0.5
-        until(lambda: len(consumer.granted) == 2, "its shards are taken over", 10)
+        until(
+            lambda: len(consumer.granted) == 2, "the shards of the silent member are taken over", 10
+        )
 
     def test_of_two_members_with_one_name_the_newer_stays(self, hub: Hub, consume: Consume) -> None:
         stream = filled(hub, shards=2, each=5)
@@ -219,13 +233,13 @@ class SharingContract(Consuming):
             time.sleep((record.offset * 7 + record.shard) % 5 / 2_000)
             effects.append((record.shard, record.offset, began_s, time.monotonic()))
 
-        workers = [Worker(consume(name="a"), handle)]
-        until(lambda: len(effects) > 20, "the first is at work", 20)
-        workers.append(Worker(consume(name="b"), handle))
-        until(lambda: len(effects) > 80, "both are at work", 20)
-        workers.pop(0).close()
-        until(lambda: len(effects) >= 240, "all is done", 20)
-        workers[0].close()
+        threads = [ReadingThread(consume(name="a"), handle)]
+        until(lambda: len(effects) > 20, "the first member reads", 20)
+        threads.append(ReadingThread(consume(name="b"), handle))
+        until(lambda: len(effects) > 80, "both members read", 20)
+        threads.pop(0).close()
+        until(lambda: len(effects) >= 240, "all records are done", 20)
+        threads[0].close()
         by_shard: dict[int, list[tuple[int, float, float]]] = defaultdict(list)
         for shard, *effect in sorted(effects, key=lambda effect: effect[2]):
             by_shard[shard].append(tuple(effect))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Promises about small values: written together if nothing changed meanwhile, or not at all."""
+"""Promises about stored values: a transaction writes all of them if its checks hold, or none."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.core.ports import ABSENT, GroupStore, Log, Store
 from headrace.core.store_keys import KEY_BYTES_MAX
 from headrace.core.transaction import VALUE_BYTES_MAX
 from headrace.groups.home import home_of
-from headrace.testing.contracts.backend_under_test import WAIT_S, Opening, Subject, lacks
+from headrace.testing.contracts.backend_under_test import WAIT_S, BackendUnderTest, Opening, lacks
 
 
 def _version(store: Store, key: bytes) -> int:
@@ -20,7 +20,7 @@ def _version(store: Store, key: bytes) -> int:
     return ABSENT if found is None else found.version
 
 
-class StoreContract(Subject):
+class StoreContract(BackendUnderTest):
     def test_a_value_is_found_until_it_is_removed(self, store: GroupStore | None) -> None:
         if store is None:
             return

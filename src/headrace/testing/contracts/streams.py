@@ -1,4 +1,4 @@
-"""Promises about streams: made once, found by name, gone for good."""
+"""Promises about streams: created once, found by name, deleted for good."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from headrace.core.records.batch import Batch
 from headrace.core.records.row import Row
 from headrace.testing.contracts.backend_under_test import (
     WAIT_S,
+    BackendUnderTest,
     Opening,
-    Subject,
     appended,
     lacks,
     made,
@@ -35,7 +35,7 @@ from headrace.testing.contracts.backend_under_test import (
 )
 
 
-class StreamsContract(Subject):
+class StreamsContract(BackendUnderTest):
     def test_a_missing_capability_is_a_known_one_and_has_a_reason(self, log: Log) -> None:
         missing = log.capabilities.missing
         assert set(missing) <= set(CAPABILITIES)

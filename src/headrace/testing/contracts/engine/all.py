@@ -34,4 +34,4 @@ class EngineContract(
     LifeContract,
     CountersContract,
 ):
-    """All of it."""
+    """Every contract of engines but `DyingContract`, which needs a hub in a directory."""

@@ -6,8 +6,8 @@ from headrace.hub.hub import Hub
 from headrace.testing.children import until
 from headrace.testing.contracts.engine.effects import Effects
 from headrace.testing.contracts.engine.engine_under_test import (
-    AtWork,
-    Clock,
+    EngineUnderTest,
+    ManualClock,
     Run,
     checkpoints,
     fill,
@@ -20,18 +20,22 @@ from headrace.testing.contracts.engine.engine_under_test import (
 from headrace.testing.contracts.engine.samples import many, many_as_arrow
 
 
-class BatchesContract(AtWork):
+class BatchesContract(EngineUnderTest):
     def test_full_batches_come_at_once_and_a_partial_one_after_the_threshold(
         self, hub: Hub, run: Run, effects: Effects
     ) -> None:
         stream = orders(hub, shards=2)
         fill(stream, 25, range(1))
-        clock = Clock()
+        clock = ManualClock()
         running = run(many, clock=clock)
-        until(lambda: checkpoints(hub, "serve_many")[0] == 20, "two full ones", 10)
+        until(lambda: checkpoints(hub, "serve_many")[0] == 20, "two full batches are committed", 10)
         fill(stream, 10, range(1, 2))
-        until(lambda: checkpoints(hub, "serve_many") == {0: 20, 1: 10}, "another", 10)
-        assert effects.count("begin") == 3, "five wait"
+        until(
+            lambda: checkpoints(hub, "serve_many") == {0: 20, 1: 10},
+            "the other shard's batch is committed",
+            10,
+        )
+        assert effects.count("begin") == 3, "five records wait for the threshold"
         clock.now_s += 0.15
         assert running.wait("10s", until_caught_up=True)
         assert [len(effect.facts["ids"]) for effect in effects.of("begin", shard=0)] == [10, 10, 5]

@@ -1,14 +1,14 @@
-"""What a handler may know beside its record."""
+"""What the context gives to a handler."""
 
 from __future__ import annotations
 
 from headrace.core.computations.settings import RunSettings
 from headrace.hub.hub import Hub
-from headrace.testing.contracts.engine.engine_under_test import AtWork, Run, orders, values
+from headrace.testing.contracts.engine.engine_under_test import EngineUnderTest, Run, orders, values
 from headrace.testing.contracts.engine.samples import showing
 
 
-class ContextContract(AtWork):
+class ContextContract(EngineUnderTest):
     def test_options_reach_the_handler(self, hub: Hub, run: Run) -> None:
         orders(hub, each=1)
         settings = RunSettings(
@@ -26,5 +26,5 @@ class ContextContract(AtWork):
         shown = values(hub)
         assert {each["shard"] for each in shown} == {"shop/orders:0", "shop/orders:1"}
         for each in shown:
-            told = each["computation"], each["replica"], each["lane"]
-            assert told == ("show_context", "ann", 0)
+            where = each["computation"], each["replica"], each["lane"]
+            assert where == ("show_context", "ann", 0)

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from headrace.hub.hub import Hub
 from headrace.testing.children import until
-from headrace.testing.contracts.engine.effects import Effects, Gates
-from headrace.testing.contracts.engine.engine_under_test import AtWork, Run, fill, orders, origins
+from headrace.testing.contracts.engine.effects import Effects, WaitPoints
+from headrace.testing.contracts.engine.engine_under_test import (
+    EngineUnderTest,
+    Run,
+    fill,
+    orders,
+    origins,
+)
 from headrace.testing.contracts.engine.samples import shop_and_books, two_shops
 
 BAD = {"fails": 100}
 
 
-class CountersContract(AtWork):
+class CountersContract(EngineUnderTest):
     def test_records_outputs_and_slices_are_counted(self, hub: Hub, run: Run) -> None:
         orders(hub, shards=2, each=50)
         running = run(shop_and_books)
@@ -59,28 +65,28 @@ class CountersContract(AtWork):
             assert 100 <= latency_s < 110
 
     def test_lag_counts_the_records_that_are_not_committed(
-        self, hub: Hub, run: Run, effects: Effects, gates: Gates
+        self, hub: Hub, run: Run, effects: Effects, wait_points: WaitPoints
     ) -> None:
         stream = orders(hub)
         stream.append({"wait": "blocked"})
         fill(stream, 9)
         running = run(shop_and_books)
-        until(lambda: effects.count("begin") == 1, "it blocks", 10)
-        until(lambda: running.replica.dispatcher.lag("serve")[0] == 10, "ten are left", 10)
+        until(lambda: effects.count("begin") == 1, "the handler blocks", 10)
+        until(lambda: running.replica.dispatcher.lag("serve")[0] == 10, "ten records are left", 10)
         assert running.replica.dispatcher.lag("book")[0] == 0
-        gates.open("blocked")
+        wait_points.release("blocked")
         assert running.wait("10s", until_caught_up=True)
         assert running.replica.dispatcher.lag("serve") == (0, 0.0)
 
     def test_the_work_of_a_zombie_is_not_counted(
-        self, hub: Hub, run: Run, effects: Effects, gates: Gates
+        self, hub: Hub, run: Run, effects: Effects, wait_points: WaitPoints
     ) -> None:
         stream = orders(hub, each=3)
         stream.append({"wait": "hung"})
         running = run(shop_and_books, policy={"timeout": "150ms", "delay": "0s"})
         assert running.wait("10s", until_caught_up=True)
-        gates.open("hung")
-        if not self.KILLS:
+        wait_points.release("hung")
+        if not self.LOST_LANES_ARE_DEAD:
             until(lambda: effects.count("end", offset=3) == 2, "the zombie ends", 10)
         assert running.counters["serve"].processed == 4
         assert (running.counters["serve"].failures, running.counters["serve"].retries) == (1, 1)

@@ -1,5 +1,5 @@
-"""What handlers tell of themselves while they run, in whatever process: lines appended to a file.
-And gates, at which they wait for the test."""
+"""Effects of handlers, written to a file so that the test sees them from every process; and wait
+points, at which handlers wait until the test releases them."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from typing import Any, NamedTuple
 from headrace.core.model import Record
 from headrace.lanes.context import Context
 
-GATE_S_MAX = 60.0
+WAIT_S_MAX = 60.0
 LOOK_S = 0.003
 
-EFFECTS, GATES = "effects", "gates"
-"""The options that say where they are."""
+EFFECTS, WAIT_POINTS = "effects", "wait_points"
+"""The options of a run that hold the path of the effects file and the directory of wait points."""
 
 
 class Effect(NamedTuple):
-    """One line."""
+    """One thing that a handler did: one line of the effects file."""
 
     what: str
     computation: str
     record: str
-    """Its id; empty if it is about none."""
+    """The id of the record; empty if the effect is about no record."""
     shard: int
     offset: int
     replica: str
@@ -34,11 +34,11 @@ class Effect(NamedTuple):
     pid: int
     thread: int
     at_s: float
-    """Monotonic, the same for all processes of a machine."""
+    """Monotonic seconds: the same clock for all processes of a machine."""
     facts: dict[str, Any]
 
 
-def tell(ctx: Context, what: str, record: Record | None = None, **facts: Any) -> None:
+def write_effect(ctx: Context, what: str, record: Record | None = None, **facts: Any) -> None:
     effect = Effect(
         what,
         ctx.computation,
@@ -55,20 +55,20 @@ def tell(ctx: Context, what: str, record: Record | None = None, **facts: Any) ->
     line = json.dumps(effect).encode() + b"\n"
     place = os.open(ctx.options[EFFECTS], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     try:
-        os.write(place, line)  # one write, so that lines of several processes do not mix
+        os.write(place, line)  # one write: lines of several processes do not mix
     finally:
         os.close(place)
 
 
-def told(ctx: Context) -> list[Effect]:
-    """All that was told so far."""
+def effects_so_far(ctx: Context) -> list[Effect]:
+    """The effects of all handlers up to now."""
     return Effects(Path(ctx.options[EFFECTS])).all()
 
 
-def wait_at_gate(ctx: Context, gate: str) -> None:
-    """Until the test opens it."""
-    until_s = time.monotonic() + GATE_S_MAX
-    places = [Path(ctx.options[GATES]) / name for name in (gate, ALL)]
+def wait_at(ctx: Context, point: str) -> None:
+    """Wait until the test releases the wait point."""
+    until_s = time.monotonic() + WAIT_S_MAX
+    places = [Path(ctx.options[WAIT_POINTS]) / name for name in (point, ALL)]
     while not any(place.exists() for place in places) and time.monotonic() < until_s:
         time.sleep(LOOK_S)
 
@@ -77,7 +77,7 @@ ALL = "all"
 
 
 class Effects:
-    """For the test: what was told."""
+    """The test's view of the effects file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -85,12 +85,12 @@ class Effects:
     def all(self) -> list[Effect]:
         if not self.path.exists():
             return []
-        # The last line may be half written: a write over the end of a page can be seen in parts.
+        # The last line may be half written: a write across the end of a page can be seen in parts.
         whole = self.path.read_text().rpartition("\n")[0]
         return [Effect(*json.loads(line)) for line in whole.splitlines()]
 
     def of(self, what: str, **facts: Any) -> list[Effect]:
-        """Those of one kind, with these fields."""
+        """The effects of one kind whose fields have these values."""
         return [
             effect
             for effect in self.all()
@@ -101,20 +101,20 @@ class Effects:
         return len(self.of(what, **facts))
 
     def spans(self) -> list[tuple[Effect, float, float]]:
-        """From the begin to the end of each call that ended."""
+        """For each call that ended: its first effect, when it began and when it ended."""
         found = []
         begun: dict[tuple[int, int], Effect] = {}
         for effect in sorted(self.all(), key=lambda effect: effect.at_s):
-            worker = effect.pid, effect.thread
+            thread = effect.pid, effect.thread
             if effect.what == "begin":
-                begun[worker] = effect
+                begun[thread] = effect
             elif effect.what == "end":
-                began = begun.pop(worker)
+                began = begun.pop(thread)
                 found.append((began, began.at_s, effect.at_s))
         return found
 
     def most_at_once(self, computation: str | None = None) -> int:
-        """How many calls there were at one time."""
+        """The largest number of calls that ran at the same time."""
         steps = []
         for effect, began_s, ended_s in self.spans():
             if computation in (None, effect.computation):
@@ -126,15 +126,15 @@ class Effects:
         return most
 
 
-class Gates:
-    """For the test: handlers wait at each until it is opened."""
+class WaitPoints:
+    """The test's view of the wait points: a handler waits at each until the test releases it."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         directory.mkdir()
 
-    def open(self, gate: str) -> None:
-        (self.directory / gate).touch()
+    def release(self, point: str) -> None:
+        (self.directory / point).touch()
 
-    def open_all(self) -> None:
-        self.open(ALL)
+    def release_all(self) -> None:
+        self.release(ALL)

@@ -1,4 +1,4 @@
-"""What the contracts of engines share: a topology at work, and what came of it."""
+"""The engine under test: how a contract runs a topology on it, and how it reads the results."""
 
 from __future__ import annotations
 
@@ -18,28 +18,30 @@ from headrace.hub.hub import Hub
 from headrace.hub.run import Running
 from headrace.process import failpoints
 from headrace.streams.stream import Stream
-from headrace.testing.contracts.backend_under_test import Subject
+from headrace.testing.contracts.backend_under_test import BackendUnderTest
 from headrace.testing.contracts.engine import samples
-from headrace.testing.contracts.engine.effects import EFFECTS, GATES, Effects, Gates
+from headrace.testing.contracts.engine.effects import EFFECTS, WAIT_POINTS, Effects, WaitPoints
 
 Engine = Callable[..., Running]
-"""`headrace.start` with what makes it this engine."""
+"""A function like `headrace.start` that runs a topology on the engine under test."""
 
 Run = Callable[..., Running]
-"""Starts a topology of `samples` with a short session; stopped after the test. ``policy`` holds for
-all of its computations."""
+"""Starts a topology of `samples` with a short session, and stops it after the test. ``policy``
+holds for all computations of the topology."""
 
 
-Told = Callable[[], str]
-"""What was logged since the last call, here or in lanes that are processes."""
+Logged = Callable[[], str]
+"""Returns the log of this process and of lane processes since the last call."""
 
 Arm = Callable[[str], None]
-"""Has something die at a fail point, as ``HEADRACE_FAIL`` says it."""
+"""Arms fail points. The text has the format of ``HEADRACE_FAIL``."""
 
 
-class AtWork(Subject):
-    KILLS = False
-    """Whether a lane that is given up is dead at once; else it may still go on, in vain."""
+class EngineUnderTest(BackendUnderTest):
+    LOST_LANES_ARE_DEAD = False
+    """True for an engine whose lanes are processes: a lane that is given up is dead at once. A lane
+    that is a thread goes on as a zombie, and its commits are refused; the contract then waits for
+    it."""
 
     @pytest.fixture
     def engine(self) -> Engine:
@@ -50,27 +52,32 @@ class AtWork(Subject):
         return Effects(tmp_path / "effects")
 
     @pytest.fixture
-    def gates(self, tmp_path: Path) -> Gates:
-        return Gates(tmp_path / "gates")
+    def wait_points(self, tmp_path: Path) -> WaitPoints:
+        return WaitPoints(tmp_path / "wait_points")
 
     @pytest.fixture
-    def told(
+    def logged(
         self, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
-    ) -> Iterator[Told]:
+    ) -> Iterator[Logged]:
         with caplog.at_level(logging.INFO, "headrace"):
             yield lambda: caplog.text + capfd.readouterr().err
 
     @pytest.fixture
-    def arm(self, monkeypatch: pytest.MonkeyPatch) -> Arm:
-        return lambda what: monkeypatch.setattr(failpoints, "_armed", failpoints.armed(what))
+    def arm(self) -> Iterator[Arm]:
+        """Arm fail points of this process; they are disarmed after the test."""
+        before = failpoints.armed_now()
+        yield lambda text: failpoints.arm(failpoints.armed(text))
+        failpoints.arm(before)
 
     @pytest.fixture
     def arm_lanes(self, arm: Arm) -> Arm:
-        """The same for lanes; where they are no threads of this process, it is said otherwise."""
+        """Arm fail points of the lanes. An engine with lanes outside this process overrides it."""
         return arm
 
     @pytest.fixture
-    def run(self, engine: Engine, hub: Hub, effects: Effects, gates: Gates) -> Iterator[Run]:
+    def run(
+        self, engine: Engine, hub: Hub, effects: Effects, wait_points: WaitPoints
+    ) -> Iterator[Run]:
         started: list[Running] = []
 
         def run(
@@ -87,7 +94,7 @@ class AtWork(Subject):
                 "reference": reference(topology),
                 "options": {
                     EFFECTS: str(effects.path),
-                    GATES: str(gates.directory),
+                    WAIT_POINTS: str(wait_points.directory),
                     **(options or {}),
                 },
                 "settings": RunSettings(
@@ -99,21 +106,21 @@ class AtWork(Subject):
             return started[-1]
 
         yield run
-        gates.open_all()
+        wait_points.release_all()
         for running in started:
             running.stop("2s")
 
 
 def reference(topology: Topology) -> str:
-    """How another process finds it."""
+    """The reference by which another process loads the topology."""
     for name, found in vars(samples).items():
         if found is topology:
             return f"{samples.__file__}:{name}"
-    raise AssertionError(f"{topology} is none of the samples")
+    raise AssertionError(f"{topology} is not one of the samples")
 
 
 def orders(hub: Hub, shards: int = 1, each: int = 0, name: str = samples.ORDERS) -> Stream:
-    """A stream with so many records in each shard."""
+    """A new stream with ``each`` records in every shard."""
     stream = hub.create_stream(name, shards=shards, codec="json")
     fill(stream, each)
     return stream
@@ -126,7 +133,7 @@ def fill(stream: Stream, each: int, shards: Iterator[int] | range | None = None)
 
 
 def read(hub: Hub, name: str = samples.BILLS) -> list[Record]:
-    """All its records, shard by shard."""
+    """All records of a stream, shard by shard."""
     stream = hub.stream(name)
     return [record for shard in range(stream.shards) for record in stream.read(shard)]
 
@@ -136,7 +143,8 @@ def values(hub: Hub, name: str = samples.BILLS) -> list[Any]:
 
 
 def origins(hub: Hub, name: str = samples.BILLS) -> dict[int, list[int]]:
-    """Of which records there are outputs: offsets by shard, in the order of the outputs."""
+    """The offsets of the input records that have an output, by shard, in the order of the
+    outputs."""
     found: dict[int, list[int]] = defaultdict(list)
     for value in values(hub, name):
         if "from" in value:
@@ -146,7 +154,8 @@ def origins(hub: Hub, name: str = samples.BILLS) -> dict[int, list[int]]:
 
 
 def whole(shards: int, each: int) -> dict[int, list[int]]:
-    """What `origins` are when each record of so many made one output, in order."""
+    """What `origins` returns when each of the ``each`` records per shard has one output, in
+    order."""
     return {shard: list(range(each)) for shard in range(shards)}
 
 
@@ -157,7 +166,7 @@ def checkpoints(hub: Hub, group: str = "serve", stream: str | None = None) -> di
 
 
 def held(hub: Hub, group: str = "serve") -> dict[str, list[int]]:
-    """Which shards each replica holds, for good."""
+    """The shards that each replica holds and that are not moving, by replica."""
     found: dict[str, list[int]] = defaultdict(list)
     for shard, standing in sorted(hub.groups.load(group).shards.items()):
         if standing.state == "held" and standing.owner is not None:
@@ -168,13 +177,13 @@ def held(hub: Hub, group: str = "serve") -> dict[str, list[int]]:
 def stored_state(
     hub: Hub, group: str = "serve", stream: str = samples.ORDERS, shard: int = 0
 ) -> dict[str, Any]:
-    """The committed state, whatever engine committed it."""
+    """The committed state of a shard, as the home of groups stores it."""
     rows = hub.home.state(group, hub.log.stream(stream), shard).entries()
     return {name.decode(): msgspec.msgpack.decode(data) for name, data in rows}
 
 
-class Clock:
-    """Goes on when it is told to."""
+class ManualClock:
+    """A clock that moves only when the test sets ``now_s``."""
 
     def __init__(self) -> None:
         self.now_s = 1_000.0

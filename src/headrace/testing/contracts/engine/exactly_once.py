@@ -1,5 +1,5 @@
-"""No output is lost, doubled or out of order, and state is a fold over the input: whatever lanes
-and replicas do meanwhile."""
+"""Every record has its effect exactly once: no output is lost, doubled or out of order, and state
+is a fold over the input, while lanes and replicas come, go and die."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import pytest
 from headrace.hub.hub import Hub
 from headrace.process import failpoints
 from headrace.testing.children import until
-from headrace.testing.contracts.engine.effects import Effects, Gates
+from headrace.testing.contracts.engine.effects import Effects, WaitPoints
 from headrace.testing.contracts.engine.engine_under_test import (
     Arm,
-    AtWork,
+    EngineUnderTest,
+    Logged,
     Run,
-    Told,
     checkpoints,
     fill,
     held,
@@ -42,14 +42,14 @@ LANE_POINTS = [point for point in failpoints.POINTS if point.startswith("lane.")
 REPLICA_POINTS = [point for point in failpoints.POINTS if point.startswith("replica.")]
 
 
-class ExactlyOnceContract(AtWork):
+class ExactlyOnceContract(EngineUnderTest):
     def test_three_stages_lose_and_double_nothing_end_to_end(self, hub: Hub, run: Run) -> None:
         _fill_chain(hub, 600)
         assert run(chain).wait("20s", until_caught_up=True)
         _check_chain(hub, 600)
 
     def test_outputs_and_checkpoint_become_visible_together(
-        self, hub: Hub, run: Run, effects: Effects, gates: Gates
+        self, hub: Hub, run: Run, effects: Effects, wait_points: WaitPoints
     ) -> None:
         stream = orders(hub)
         hub.create_stream(BILLS, shards=1, codec="json")
@@ -64,18 +64,18 @@ class ExactlyOnceContract(AtWork):
 
         for turn in range(1, 21):
             fill(stream, 50)
-            until(lambda all=50 * turn: done(all), "all is done", 20)  # type: ignore[misc]
+            until(lambda all=50 * turn: done(all), "all records are done", 20)  # type: ignore[misc]
 
     @pytest.mark.parametrize("point", LANE_POINTS)
     def test_a_lane_that_dies_loses_and_doubles_nothing(
-        self, hub: Hub, run: Run, arm_lanes: Arm, told: Told, point: str
+        self, hub: Hub, run: Run, arm_lanes: Arm, logged: Logged, point: str
     ) -> None:
         _fill_chain(hub, 600)
         arm_lanes(f"{point}:raise@5")
         running = run(chain, lanes=2)
         assert running.wait("60s", until_caught_up=True)
         _check_chain(hub, 600)
-        assert re.search(r"lane \d+ has died", told())
+        assert re.search(r"lane \d+ has died", logged())
 
     @pytest.mark.parametrize("point", REPLICA_POINTS)
     def test_a_replica_that_ends_by_an_error_loses_and_doubles_nothing(
@@ -84,9 +84,13 @@ class ExactlyOnceContract(AtWork):
         _fill_chain(hub, 600)
         arm(f"{point}:raise@1")
         both = [run(chain, name="a")]
-        until(lambda: both[0].counters["split"].slices or not both[0].is_running, "it works", 20)
+        until(
+            lambda: both[0].counters["split"].slices or not both[0].is_running,
+            "the first replica works",
+            20,
+        )
         both.append(run(chain, name="b"))
-        until(lambda: not all(one.is_running for one in both), "one of them ends", 20)
+        until(lambda: not all(one.is_running for one in both), "one replica ends", 20)
         (ended,) = [one for one in both if not one.is_running]
         with pytest.raises(failpoints.FailPoint):
             ended.wait("1s")
@@ -99,11 +103,11 @@ class ExactlyOnceContract(AtWork):
         for turn in range(3):
             name = f"b{turn}"
             second = run(chain, name=name)
-            until(lambda name=name: held(hub, "split").get(name), "it has a share", 20)  # type: ignore[misc]
+            until(lambda name=name: held(hub, "split").get(name), "the second has a share", 20)  # type: ignore[misc]
             _fill_chain(hub, 300, first=300 * (turn + 1))
             until(
                 lambda second=second: second.counters["split"].slices > 0,  # type: ignore[misc]
-                "the second one works too",
+                "the second replica works too",
                 20,
             )
             assert second.stop("10s")
@@ -111,7 +115,7 @@ class ExactlyOnceContract(AtWork):
         _check_chain(hub, 1_200)
 
     def test_a_zombie_commits_nothing(
-        self, hub: Hub, run: Run, effects: Effects, gates: Gates
+        self, hub: Hub, run: Run, effects: Effects, wait_points: WaitPoints
     ) -> None:
         stream = orders(hub)
         fill(stream, 3)
@@ -120,8 +124,8 @@ class ExactlyOnceContract(AtWork):
         running = run(shop, policy={"timeout": "200ms", "delay": "10ms"})
         assert running.wait("20s", until_caught_up=True)
         before = origins(hub), stored_state(hub)
-        gates.open("hung")
-        if not self.KILLS:
+        wait_points.release("hung")
+        if not self.LOST_LANES_ARE_DEAD:
             until(lambda: effects.count("end", offset=3) == 2, "the zombie goes on", 10)
         stream.append(None)
         assert running.wait("20s", until_caught_up=True)
@@ -130,9 +134,10 @@ class ExactlyOnceContract(AtWork):
         assert stored_state(hub)["count"] == 8
 
     def test_a_zombie_commits_nothing_even_at_an_unchanged_checkpoint(
-        self, hub: Hub, run: Run, effects: Effects, gates: Gates
+        self, hub: Hub, run: Run, effects: Effects, wait_points: WaitPoints
     ) -> None:
-        """The checkpoint is what it was when it read its slice, its grant is not."""
+        """The checkpoint is still the one at which the zombie read its slice, but its grant has
+        ended."""
         stream = orders(hub)
         stream.append({"wait": "hung"})
         fill(stream, 2)
@@ -140,10 +145,10 @@ class ExactlyOnceContract(AtWork):
         assert running.wait("20s", until_caught_up=True)
         running.stop("5s")
         hub.groups.seek("serve", 0, "shop/orders")
-        gates.open("hung")
-        if not self.KILLS:
+        wait_points.release("hung")
+        if not self.LOST_LANES_ARE_DEAD:
             until(lambda: effects.count("end", offset=0) == 2, "the zombie goes on", 10)
-            until(_no_lanes, "and ends", 10)
+            until(_no_lanes, "the zombie ends", 10)
         assert checkpoints(hub) == {0: 0}
         assert origins(hub) == whole(1, 3)
         assert run(shop).wait("10s", until_caught_up=True)
@@ -175,7 +180,7 @@ def _fill_chain(hub: Hub, count: int, first: int = 0) -> None:
 
 
 def _check_chain(hub: Hub, count: int) -> None:
-    """Each record came through once, those of a key in order, and state is the fold of it."""
+    """Check that each record led to one output, in order per key, and that state is the fold."""
     by_key: dict[str | None, list[dict[str, int]]] = defaultdict(list)
     for record in read(hub, TOTALS):
         by_key[record.key].append(record.value)

@@ -1,4 +1,4 @@
-"""A record has failed for good: it is skipped or goes to the dead letters, and the rest goes on."""
+"""A record has failed for good: it is skipped or becomes a dead letter, and its shard goes on."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from headrace.hub.hub import Hub
 from headrace.testing.children import until
 from headrace.testing.contracts.engine.effects import Effects
 from headrace.testing.contracts.engine.engine_under_test import (
-    AtWork,
+    EngineUnderTest,
+    Logged,
     Run,
-    Told,
     fill,
     orders,
     origins,
@@ -28,8 +28,10 @@ LETTERS = "serve.dead-letters"
 BAD = {"fails": 100}
 
 
-class GivingUpContract(AtWork):
-    def test_a_skipped_record_is_logged_and_counted(self, hub: Hub, run: Run, told: Told) -> None:
+class GivingUpContract(EngineUnderTest):
+    def test_a_skipped_record_is_logged_and_counted(
+        self, hub: Hub, run: Run, logged: Logged
+    ) -> None:
         stream = orders(hub, each=2)
         stream.append(BAD)
         fill(stream, 2)
@@ -37,7 +39,7 @@ class GivingUpContract(AtWork):
         assert running.wait("10s", until_caught_up=True)
         assert origins(hub) == {0: [0, 1, 3, 4]}
         assert stored_state(hub)["count"] == 4
-        assert "serve: shop/orders:0+2 is skipped" in told()
+        assert "serve: shop/orders:0+2 is skipped" in logged()
         counted = running.counters["serve"]
         assert (counted.processed, counted.skipped, counted.failures) == (5, 1, 2)
 
@@ -60,14 +62,14 @@ class GivingUpContract(AtWork):
         (letter,) = read(hub, LETTERS)
         assert letter.value == {**BAD, "says": "no such thing"}
         assert (letter.key, letter.timestamp_ms, letter.trace) == ("ann", 1_490_855_872_363, b"any")
-        told = {name: (value or b"").decode() for name, value in letter.headers}
-        assert told["from"] == "the test"
-        assert told["dead-letter-origin"] == "shop/orders:0+2"
-        assert told["dead-letter-computation"] == "serve"
-        assert told["dead-letter-reason"] == "ValueError: no such thing"
-        assert told["dead-letter-attempts"] == "3"
-        assert "Traceback" in told["dead-letter-stack"]
-        assert "in _obey" in told["dead-letter-stack"]
+        headers = {name: (value or b"").decode() for name, value in letter.headers}
+        assert headers["from"] == "the test"
+        assert headers["dead-letter-origin"] == "shop/orders:0+2"
+        assert headers["dead-letter-computation"] == "serve"
+        assert headers["dead-letter-reason"] == "ValueError: no such thing"
+        assert headers["dead-letter-attempts"] == "3"
+        assert "Traceback" in headers["dead-letter-stack"]
+        assert "in _do_as_asked" in headers["dead-letter-stack"]
         assert running.counters["serve"].dead_letters == 1
         assert running.stopped() == {}
 
@@ -94,9 +96,9 @@ class GivingUpContract(AtWork):
         policy = {"retries": 0, "then": "dead-letter", "dead_letters_max": 3}
         with caplog.at_level(logging.ERROR, "headrace"):
             running = run(shop, policy=policy)
-            until(running.stopped, "it stops", 10)
+            until(running.stopped, "the shard stops", 10)
             reason = "3 of the last 1000 records went to the dead letters"
-            until(lambda: reason in caplog.text, "it says why", 10)
+            until(lambda: reason in caplog.text, "the reason is stored", 10)
         assert len(read(hub, LETTERS)) == 3
 
     def test_dead_letters_of_long_ago_stop_no_shard(self, hub: Hub, run: Run) -> None:
@@ -112,7 +114,7 @@ class GivingUpContract(AtWork):
     def test_a_dead_letter_that_cannot_be_stored_stops_the_shard(
         self, hub: Hub, run: Run, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """It is never left out in silence."""
+        """A record is never dropped silently."""
         stream = orders(hub, each=1)
         stream.append(BAD, headers=[("large", b"x" * (60 * 1024))] * 16)
         fill(stream, 1)
@@ -120,19 +122,23 @@ class GivingUpContract(AtWork):
             running = run(shop, policy={"retries": 0, "then": "dead-letter"})
             until(
                 lambda: running.stopped() or running.caught_up(),
-                "it stops, or its letter is there",
+                "the shard stops, or the dead letter is stored",
                 10,
             )
         if running.stopped():
             assert origins(hub) == whole(1, 1)
-            until(lambda: "its dead letter cannot be stored" in caplog.text, "it says why", 10)
+            until(
+                lambda: "its dead letter cannot be stored" in caplog.text,
+                "the reason is stored",
+                10,
+            )
         else:
             assert len(read(hub, LETTERS)) == 1
 
     def test_dead_letters_of_a_batch_that_exceed_a_commit_do_not_hang(
         self, hub: Hub, run: Run, effects: Effects
     ) -> None:
-        """They go in several, or the shard stops."""
+        """The dead letters take several commits, or the shard stops."""
         stream = orders(hub, shards=2)
         for n in range(10):
             stream.append({**(BAD if n == 0 else {}), "fill": "x" * 900_000}, shard=0)
@@ -149,23 +155,23 @@ class GivingUpContract(AtWork):
     ) -> None:
         orders(hub, each=2)
         running = run(straying, policy={"retries": 5, "delay": "0s"})
-        until(running.stopped, "it stops", 10)
+        until(running.stopped, "the shard stops", 10)
         assert effects.count("begin") == 1
         assert values(hub) == []
         assert "'shop/totals', which is not among its outputs: shop/bills" in (
             running.counters["append_elsewhere"].last_failure
         )
 
-    def test_the_first_failures_can_be_skipped(self, hub: Hub, run: Run, told: Told) -> None:
-        """One for each computation; the second stops."""
+    def test_the_first_failures_can_be_skipped(self, hub: Hub, run: Run, logged: Logged) -> None:
+        """One failure of each computation is skipped; the second stops the shard."""
         stream = orders(hub)
         for bad in (False, True, False, True, False):
             stream.append(BAD if bad else None)
         running = run(two_shops, skip_first_failures=1, policy={"retries": 0})
-        until(lambda: len(running.stopped()) == 2, "the second bad one stops it", 10)
+        until(lambda: len(running.stopped()) == 2, "the second bad record stops the shard", 10)
         assert origins(hub) == {0: [0, 2]}
         assert origins(hub, REFUNDS) == {0: [0, 2]}
-        log = told()
+        log = logged()
         for name in ("serve", "refund"):
             assert running.counters[name].skipped == 1
             assert f"{name}: shop/orders:0+1 is skipped: --skip-first-failures, 0 left" in log
@@ -203,7 +209,9 @@ class GivingUpContract(AtWork):
         )
         assert run(two_shops, settings=settings).wait("10s", until_caught_up=True)
         assert effects.count("begin", computation="serve") == 2
-        assert effects.count("begin", computation="refund") == 4, "delay and then as in default"
+        assert effects.count("begin", computation="refund") == 4, (
+            "delay and then come from the default policy"
+        )
 
     def test_a_failed_batch_is_given_up_as_a_whole(
         self, hub: Hub, run: Run, effects: Effects

@@ -1,4 +1,4 @@
-"""What a handler gets, and what becomes of what it gives."""
+"""What a handler is given, and what happens to its outputs."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 from headrace.core.model import Flag
 from headrace.hub.hub import Hub
 from headrace.testing.children import until
-from headrace.testing.contracts.engine.effects import Effects, Gates
+from headrace.testing.contracts.engine.effects import Effects, WaitPoints
 from headrace.testing.contracts.engine.engine_under_test import (
-    AtWork,
+    EngineUnderTest,
     Run,
     checkpoints,
     fill,
@@ -42,7 +42,7 @@ from headrace.testing.contracts.engine.samples import (
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
-class HandlingContract(AtWork):
+class HandlingContract(EngineUnderTest):
     def test_every_input_record_leads_to_its_output(self, hub: Hub, run: Run) -> None:
         stream = orders(hub)
         running = run(passing)
@@ -119,12 +119,12 @@ class HandlingContract(AtWork):
                 assert len(span) == 16
                 assert span != TRACE.split("-")[2]
                 spans.add(span)
-        assert len(spans) == (count + 1) // 2, "each record its own"
+        assert len(spans) == (count + 1) // 2, "each record has its own span"
 
     def test_the_commit_flag_and_checkpoint_commit_at_once(
-        self, hub: Hub, run: Run, effects: Effects, gates: Gates
+        self, hub: Hub, run: Run, effects: Effects, wait_points: WaitPoints
     ) -> None:
-        """What comes behind in the same slice is not waited for."""
+        """The commit does not wait for later records of the same slice."""
         stream = orders(hub, shards=2)
         for shard in range(2):
             fill(stream, 3, range(shard, shard + 1))
@@ -134,19 +134,19 @@ class HandlingContract(AtWork):
                 stream.append({"checkpoint": True}, shard=shard)
             stream.append({"wait": "behind"}, shard=shard)
         run(checkpointing, lanes=2)
-        until(lambda: effects.count("begin", offset=4) == 2, "those behind are in hand", 10)
+        until(lambda: effects.count("begin", offset=4) == 2, "later records are in hand", 10)
         assert checkpoints(hub, "checkpoint_when_asked") == {0: 4, 1: 4}
         assert origins(hub) == whole(2, 4)
 
     def test_without_commit_flag_or_checkpoint_a_slice_is_one_commit(
-        self, hub: Hub, run: Run, effects: Effects, gates: Gates
+        self, hub: Hub, run: Run, effects: Effects, wait_points: WaitPoints
     ) -> None:
         stream = orders(hub, each=3)
         stream.append({"wait": "behind"})
         running = run(checkpointing)
-        until(lambda: effects.count("begin", offset=3) == 1, "the last one is in hand", 10)
+        until(lambda: effects.count("begin", offset=3) == 1, "the last record is in hand", 10)
         assert values(hub) == []
-        gates.open("behind")
+        wait_points.release("behind")
         assert running.wait("10s", until_caught_up=True)
         assert origins(hub) == whole(1, 4)
 
@@ -158,12 +158,12 @@ class HandlingContract(AtWork):
         stream.append(None, flags=Flag.POISON_PILL, shard=0)
         fill(stream, 3)
         running = run(shop)
-        until(running.stopped, "it stops", 10)
+        until(running.stopped, "the shard stops", 10)
         assert running.wait("10s", until_caught_up=True)
         assert origins(hub) == {0: [0, 1], 1: [0, 1, 2]}
         assert (running.counters["serve"].failures, running.counters["serve"].stopped) == (0, 0)
         hub.groups.resume("serve")
-        until(lambda: len(origins(hub)[0]) == 5, "resumed, it goes on", 10)
+        until(lambda: len(origins(hub)[0]) == 5, "the resumed shard goes on", 10)
         assert effects.count("begin", shard=0) == 5
 
     def test_async_handlers_are_awaited(self, hub: Hub, run: Run) -> None:
@@ -180,7 +180,7 @@ class HandlingContract(AtWork):
         assert origins(hub) == whole(1, 3)
 
     def test_another_thread_cannot_append(self, hub: Hub, run: Run, effects: Effects) -> None:
-        """Nobody could tell to which record that belongs."""
+        """An output from another thread could not be attributed to a record."""
         orders(hub, each=3)
         assert run(threading_out).wait("10s", until_caught_up=True)
         assert effects.count("refused") == 3
@@ -200,7 +200,7 @@ class HandlingContract(AtWork):
         assert running.counters["await_each"].failures == 2
 
     def test_many_outputs_of_many_records_stay_in_order(self, hub: Hub, run: Run) -> None:
-        """More than fits one commit."""
+        """The outputs exceed one commit."""
         stream = orders(hub)
         for n in range(12):
             stream.append({"n": n, "parts": 800})
@@ -213,7 +213,7 @@ class HandlingContract(AtWork):
     def test_large_outputs_of_neighbouring_records_are_all_committed(
         self, hub: Hub, run: Run
     ) -> None:
-        """Each fits a commit, two of them do not: that is nobody's failure."""
+        """The outputs of one record fit a commit, those of two do not: no record has failed."""
         stream = orders(hub)
         stream.append_many(({"n": n, "parts": 1_900}, None) for n in range(4))
         running = run(much, policy={"retries": 0, "then": "skip"})
@@ -231,15 +231,15 @@ class HandlingContract(AtWork):
         assert [value["n"] for value in values(hub)] == list(range(60))
 
     def test_records_trimmed_before_they_were_read_are_passed_over(
-        self, hub: Hub, run: Run, effects: Effects, gates: Gates
+        self, hub: Hub, run: Run, effects: Effects, wait_points: WaitPoints
     ) -> None:
         stream = orders(hub)
         stream.append({"wait": "first"})
         running = run(shop)
-        until(lambda: effects.count("begin") == 1, "it is in hand", 10)
+        until(lambda: effects.count("begin") == 1, "the record is in hand", 10)
         fill(stream, 10)
         stream.trim(0, 6)
-        gates.open("first")
+        wait_points.release("first")
         assert running.wait("10s", until_caught_up=True)
         assert origins(hub) == {0: [0, 6, 7, 8, 9, 10]}
 
@@ -252,14 +252,18 @@ class HandlingContract(AtWork):
         running = run(much, policy={"retries": 3, "delay": "0s", "then": "skip"})
         assert running.wait("20s", until_caught_up=True)
         assert [value["part"] for value in values(hub)] == [0, 0]
-        assert running.counters["append_much"].failures == 1, "another attempt would not help"
+        assert running.counters["append_much"].failures == 1, (
+            "the record is not tried again: another attempt would not help"
+        )
         assert "append references to large data" in running.counters["append_much"].last_failure
 
     def test_a_computation_can_start_at_the_latest_record(self, hub: Hub, run: Run) -> None:
         stream = orders(hub, shards=2, each=5)
         running = run(latest)
         until(
-            lambda: checkpoints(hub, "from_now_on") == {0: 5, 1: 5}, "where it begins is kept", 10
+            lambda: checkpoints(hub, "from_now_on") == {0: 5, 1: 5},
+            "the start position is stored",
+            10,
         )
         stream.append({"n": 1}, shard=0)
         assert running.wait("10s", until_caught_up=True)
@@ -268,4 +272,8 @@ class HandlingContract(AtWork):
     def test_the_tail_of_an_idle_stream_is_committed(self, hub: Hub, run: Run) -> None:
         orders(hub, shards=2, each=3)
         run(shop)
-        until(lambda: checkpoints(hub) == {0: 3, 1: 3}, "without any further record", 10)
+        until(
+            lambda: checkpoints(hub) == {0: 3, 1: 3},
+            "all records are committed without a further record",
+            10,
+        )

@@ -1,4 +1,4 @@
-"""Lanes: how many records are handled at once, by whom, and who waits for whom."""
+"""Lanes: how many records are handled at once, in which lane, and which shard waits for which."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 from headrace.core.computations.settings import RunSettings
 from headrace.hub.hub import Hub
 from headrace.testing.children import until
-from headrace.testing.contracts.engine.effects import Effects, Gates
+from headrace.testing.contracts.engine.effects import Effects, WaitPoints
 from headrace.testing.contracts.engine.engine_under_test import (
-    AtWork,
+    EngineUnderTest,
     Run,
     checkpoints,
     fill,
@@ -31,7 +31,7 @@ from headrace.testing.contracts.engine.samples import (
 )
 
 
-class LanesContract(AtWork):
+class LanesContract(EngineUnderTest):
     def test_never_more_handlers_run_at_once_than_there_are_lanes(
         self, hub: Hub, run: Run, effects: Effects
     ) -> None:
@@ -66,53 +66,59 @@ class LanesContract(AtWork):
         assert origins(hub) == origins(hub, REFUNDS) == whole(4, 4)
 
     def test_a_blocked_handler_holds_up_only_its_own_shard(
-        self, hub: Hub, run: Run, gates: Gates
+        self, hub: Hub, run: Run, wait_points: WaitPoints
     ) -> None:
-        """Eight shards and two lanes: the other seven drain through the other lane."""
+        """Eight shards and two lanes: one shard blocks its lane, the other seven use the other
+        lane."""
         stream = orders(hub, shards=8)
         stream.append({"wait": "blocked"}, shard=0)
         fill(stream, 50)
         running = run(shop, lanes=2)
         done = dict.fromkeys(range(1, 8), 50)
-        until(lambda: _done(hub) == {0: 0, **done}, "the others drain", 10, lambda: _done(hub))
-        gates.open("blocked")
+        until(
+            lambda: _done(hub) == {0: 0, **done},
+            "the other shards are done",
+            10,
+            lambda: _done(hub),
+        )
+        wait_points.release("blocked")
         assert running.wait("10s", until_caught_up=True)
         assert origins(hub) == {0: list(range(51)), **{s: list(range(50)) for s in range(1, 8)}}
 
     def test_other_shards_keep_up_while_one_handler_blocks(
-        self, hub: Hub, run: Run, gates: Gates, effects: Effects
+        self, hub: Hub, run: Run, wait_points: WaitPoints, effects: Effects
     ) -> None:
-        """Four shards and four lanes: each new record of the other three is done within a
-        second."""
+        """Four shards and four lanes: one shard blocks. Each new record of the other three is done
+        within a second."""
         stream = orders(hub, shards=4)
         stream.append({"wait": "blocked"}, shard=0)
         run(shop, lanes=4)
-        until(lambda: effects.count("begin", shard=0), "it blocks", 10)
+        until(lambda: effects.count("begin", shard=0), "the handler blocks", 10)
         slowest_s = 0.0
         for turn in range(1, 21):
             began_s = time.monotonic()
             fill(stream, 1, range(1, 4))
             until(
                 lambda turn=turn: _done(hub) == {0: 0, 1: turn, 2: turn, 3: turn},  # type: ignore[misc]
-                "the others keep up",
+                "the other shards keep up",
                 10,
             )
             slowest_s = max(slowest_s, time.monotonic() - began_s)
         assert slowest_s < 1
 
     def test_in_a_pool_a_shard_changes_lanes_and_stays_in_order(
-        self, hub: Hub, run: Run, effects: Effects, gates: Gates
+        self, hub: Hub, run: Run, effects: Effects, wait_points: WaitPoints
     ) -> None:
         stream = orders(hub, shards=3)
         running = run(shop, lanes=2)
         for turn, blocked in enumerate((0, 2, 0, 2)):
-            # The lane that had the other two last is kept busy with one of them.
-            stream.append({"wait": f"gate {turn}"}, shard=blocked)
-            until(lambda: effects.count("begin") > effects.count("end"), "it blocks", 10)
+            # One shard blocks the lane that handled the other two last.
+            stream.append({"wait": f"turn {turn}"}, shard=blocked)
+            until(lambda: effects.count("begin") > effects.count("end"), "the handler blocks", 10)
             fill(stream, 5, iter({0, 1, 2} - {blocked}))
             done = 11 * (turn + 1) - 1
-            until(lambda done=done: effects.count("end") == done, "the others go on", 10)  # type: ignore[misc]
-            gates.open(f"gate {turn}")
+            until(lambda done=done: effects.count("end") == done, "the other shards go on", 10)  # type: ignore[misc]
+            wait_points.release(f"turn {turn}")
             assert running.wait("10s", until_caught_up=True)
         _check_serial(effects)
         lanes = defaultdict(set)
@@ -121,36 +127,38 @@ class LanesContract(AtWork):
         assert any(len(found) > 1 for found in lanes.values()), lanes
         for shard in range(3):
             counts = [v["count"] for v in values(hub) if f":{shard}+" in v["from"]]
-            assert counts == list(range(1, len(counts) + 1)), "state goes with it"
+            assert counts == list(range(1, len(counts) + 1)), "state moves with the shard"
 
     def test_with_static_allocation_a_shard_waits_for_its_own_lane(
-        self, hub: Hub, run: Run, effects: Effects, gates: Gates
+        self, hub: Hub, run: Run, effects: Effects, wait_points: WaitPoints
     ) -> None:
-        """20 shards, 5 lanes: index modulo 5; who shares the busy lane waits although others
-        idle."""
+        """With 20 shards and 5 lanes the lane is the index modulo 5. Shards of the blocked lane
+        wait although other lanes are idle."""
         stream = orders(hub, shards=20)
         stream.append({"wait": "blocked"}, shard=3)
         fill(stream, 3)
         running = run(shop, lanes=5, allocation="static")
         until(
             lambda: all(_done(hub)[s] == 3 for s in range(20) if s % 5 != 3),
-            "the other lanes drain",
+            "the shards of the other lanes are done",
             10,
         )
-        until(lambda: effects.count("begin", shard=3), "its own one blocks", 10)
+        until(lambda: effects.count("begin", shard=3), "the lane blocks", 10)
         (blocked,) = effects.of("begin", shard=3)
         before = {e.shard for e in effects.of("begin", lane=blocked.lane)} - {3}
         fill(stream, 1)
         until(
             lambda: all(_done(hub)[s] == 4 for s in range(20) if s % 5 != 3),
-            "and go on to do so",
+            "the other lanes handle new records",
             10,
         )
         for shard in {8, 13, 18} - before:
             assert effects.count("begin", shard=shard) == 0
         for shard in before:
-            assert effects.count("begin", shard=shard) == 3, "the new one waits"
-        gates.open("blocked")
+            assert effects.count("begin", shard=shard) == 3, (
+                "the new record of the blocked lane waits"
+            )
+        wait_points.release("blocked")
         assert running.wait("10s", until_caught_up=True)
         by_shard: dict[int, set[int]] = defaultdict(set)
         for effect in effects.of("begin"):
@@ -158,7 +166,7 @@ class LanesContract(AtWork):
         assert by_shard == {shard: {shard % 5} for shard in range(20)}
 
     def test_with_static_allocation_a_replaced_lane_keeps_its_number(
-        self, hub: Hub, run: Run, effects: Effects, gates: Gates
+        self, hub: Hub, run: Run, effects: Effects, wait_points: WaitPoints
     ) -> None:
         stream = orders(hub, shards=4)
         stream.append({"wait": "hung"}, shard=1)
@@ -167,7 +175,7 @@ class LanesContract(AtWork):
         running = run(shop, lanes=2, allocation="static", policy=policy)
         assert running.wait("10s", until_caught_up=True)
         assert {(e.shard % 2, e.lane % 2) for e in effects.of("begin")} == {(0, 0), (1, 1)}
-        assert len({e.lane for e in effects.of("begin", shard=1)}) == 2, "it was replaced"
+        assert len({e.lane for e in effects.of("begin", shard=1)}) == 2, "the lane was replaced"
 
     def test_records_of_a_shard_are_handled_one_at_a_time_across_replicas(
         self, hub: Hub, run: Run, effects: Effects
@@ -176,11 +184,11 @@ class LanesContract(AtWork):
         for n in range(160):
             stream.append({"sleep": (n * 7 % 5) / 2_000}, shard=n % 4)
         first = run(shop, name="a", lanes=2)
-        until(lambda: effects.count("end") > 30, "the first is at work", 20)
+        until(lambda: effects.count("end") > 30, "the first replica works", 20)
         second = run(shop, name="b", lanes=2)
         for n in range(160):
             stream.append({"sleep": (n * 7 % 5) / 2_000}, shard=n % 4)
-        until(lambda: any(e.replica == "b" for e in effects.of("begin")), "both are", 20)
+        until(lambda: any(e.replica == "b" for e in effects.of("begin")), "both replicas work", 20)
         first.stop("10s")
         assert second.wait("20s", until_caught_up=True)
         _check_serial(effects)
@@ -201,7 +209,7 @@ class LanesContract(AtWork):
         slices = running.counters["serve"].slices
         began_s, used_s = time.monotonic(), time.process_time()
         until(lambda: time.monotonic() - began_s > 0.5, "half a second goes by", 10)
-        looking_s = 0.15  # of which this test takes some itself, by looking at the clock
+        looking_s = 0.15  # the test itself uses some of it to look at the clock
         assert time.process_time() - used_s < looking_s
         assert running.counters["serve"].slices == slices
 
@@ -211,7 +219,7 @@ def _done(hub: Hub) -> dict[int, int]:
 
 
 def _check_serial(effects: Effects) -> None:
-    """Of each shard one record after the other, in order, none begun before the last one ended."""
+    """Check that records of a shard are handled in order, each after the end of the one before."""
     by_shard: dict[int, list[tuple[int, float, float]]] = defaultdict(list)
     for effect, began_s, ended_s in effects.spans():
         by_shard[effect.shard].append((effect.offset, began_s, ended_s))

@@ -1,5 +1,5 @@
-"""From start to stop: instances are made and closed, what is in hand is ended, and it is known when
-all is done."""
+"""The life of a run: instances are made and closed, records in hand are finished at the end, and
+`wait` knows when all records are done."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from headrace.core.errors import UnknownStream
 from headrace.hub.hub import Hub
 from headrace.process import failpoints
 from headrace.testing.children import until
-from headrace.testing.contracts.engine.effects import Effects, Gates
+from headrace.testing.contracts.engine.effects import Effects, WaitPoints
 from headrace.testing.contracts.engine.engine_under_test import (
     Arm,
-    AtWork,
-    Clock,
+    EngineUnderTest,
+    ManualClock,
     Run,
     checkpoints,
     fill,
@@ -42,7 +42,7 @@ from headrace.testing.contracts.engine.samples import (
 )
 
 
-class LifeContract(AtWork):
+class LifeContract(EngineUnderTest):
     def test_a_class_is_instantiated_and_initialised_once_per_grant(
         self, hub: Hub, run: Run, effects: Effects
     ) -> None:
@@ -56,7 +56,9 @@ class LifeContract(AtWork):
         for shard in range(3):
             (made,) = {e.facts["instance"] for e in effects.of("init", shard=shard)}
             begun = effects.of("begin", shard=shard)
-            assert {effect.facts["instance"] for effect in begun} == {made}, "one object each"
+            assert {effect.facts["instance"] for effect in begun} == {made}, (
+                "one instance per shard"
+            )
             assert [effect.facts["handled"] for effect in begun] == list(range(1, 9))
             assert effects.of("init", shard=shard)[0].at_s < begun[0].at_s
 
@@ -72,7 +74,7 @@ class LifeContract(AtWork):
         for one in {(e.facts["instance"], e.shard) for e in effects.of("begin")}:
             life = [e for e in effects.all() if (e.facts.get("instance"), e.shard) == one]
             assert life[0].what == "init"
-            assert len({effect.lane for effect in life}) == 1, "one lane has it"
+            assert len({effect.lane for effect in life}) == 1, "the shard stays in one lane"
         assert origins(hub) == whole(5, 40)
 
     def test_close_is_called_once_and_its_outputs_are_committed(
@@ -95,45 +97,51 @@ class LifeContract(AtWork):
         first = run(living, name="a", lanes=1)
         assert first.wait("10s", until_caught_up=True)
         run(living, name="b", lanes=1)
-        until(lambda: held(hub, "Live").get("b"), "one goes", 10)
+        until(lambda: held(hub, "Live").get("b"), "one shard moves", 10)
         (shard,) = held(hub, "Live")["b"]
         fill(stream, 1, range(shard, shard + 1))
-        until(lambda: effects.count("init", shard=shard, replica="b"), "it is opened there", 10)
+        until(
+            lambda: effects.count("init", shard=shard, replica="b"),
+            "init is called in the new replica",
+            10,
+        )
         (closed,) = effects.of("close")
         (opened,) = effects.of("init", replica="b")
         assert (closed.shard, closed.replica) == (shard, "a")
         assert closed.at_s < opened.at_s
-        assert opened.facts["inits"] == 1, "with the state that the other left"
+        assert opened.facts["inits"] == 1, "the new instance sees the state of the old one"
 
     def test_a_close_that_hangs_costs_its_lane_and_nothing_else(
-        self, hub: Hub, run: Run, effects: Effects, gates: Gates
+        self, hub: Hub, run: Run, effects: Effects, wait_points: WaitPoints
     ) -> None:
         stream = orders(hub, shards=2, each=2)
         settings = {"lanes": 1, "max_wait_handler": "300ms", "options": {"close_waits": "hung"}}
         first = run(living, name="a", **settings)
         assert first.wait("10s", until_caught_up=True)
         run(living, name="b", **settings)
-        until(lambda: held(hub, "Live").get("b"), "its shard goes all the same", 10)
+        until(lambda: held(hub, "Live").get("b"), "the shard moves all the same", 10)
         fill(stream, 2)
-        until(lambda: checkpoints(hub, "Live") == {0: 4, 1: 4}, "both go on", 10)
+        until(lambda: checkpoints(hub, "Live") == {0: 4, 1: 4}, "both shards go on", 10)
         assert {effect.replica for effect in effects.of("begin", offset=3)} == {"a", "b"}
-        gates.open("hung")
+        wait_points.release("hung")
 
     def test_stop_finishes_the_record_in_hand_and_no_record_is_repeated(
-        self, hub: Hub, run: Run, effects: Effects, gates: Gates
+        self, hub: Hub, run: Run, effects: Effects, wait_points: WaitPoints
     ) -> None:
         stream = orders(hub, each=3)
         stream.append({"wait": "in hand"})
         fill(stream, 3)
         first = run(shop, name="a")
-        until(lambda: effects.count("begin", offset=3) == 1, "it is in hand", 10)
+        until(lambda: effects.count("begin", offset=3) == 1, "the record is in hand", 10)
         ended: list[bool] = []
         stopping = threading.Thread(target=lambda: ended.append(first.stop("10s")))
         stopping.start()
         until(
-            lambda: first.replica._ending_s is not None or not first.is_running, "it shall end", 10
+            lambda: first.replica._ending_s is not None or not first.is_running,
+            "the replica is stopping",
+            10,
         )
-        gates.open("in hand")
+        wait_points.release("in hand")
         stopping.join(10)
         assert ended == [True]
         assert checkpoints(hub) == {0: 4}
@@ -144,19 +152,19 @@ class LifeContract(AtWork):
         assert [effect.offset for effect in effects.of("begin")] == list(range(7))
 
     def test_stop_waits_no_longer_than_its_timeout(
-        self, hub: Hub, run: Run, effects: Effects, gates: Gates
+        self, hub: Hub, run: Run, effects: Effects, wait_points: WaitPoints
     ) -> None:
         stream = orders(hub, shards=2)
         stream.append({"wait": "hung"}, shard=0)
         fill(stream, 3)
         first = run(shop, name="a", lanes=2)
-        until(lambda: effects.count("begin", shard=0) == 1, "it hangs", 10)
-        until(lambda: checkpoints(hub)[1] == 3, "the other is done", 10)
+        until(lambda: effects.count("begin", shard=0) == 1, "the handler hangs", 10)
+        until(lambda: checkpoints(hub)[1] == 3, "the other shard is done", 10)
         began_s = time.monotonic()
         assert first.stop("300ms") is False
         assert 0.25 < time.monotonic() - began_s < 2
         assert held(hub) == {}
-        gates.open("hung")
+        wait_points.release("hung")
         assert run(shop, name="b").wait("10s", until_caught_up=True)
         assert origins(hub) == {0: list(range(4)), 1: list(range(3))}
         assert effects.count("begin", shard=0, offset=0) == 2
@@ -164,7 +172,7 @@ class LifeContract(AtWork):
     def test_stop_does_not_wait_for_a_parked_record(self, hub: Hub, run: Run) -> None:
         orders(hub).append({"fails": 1})
         running = run(shop, policy={"delay": "1h"})
-        until(lambda: running.counters["serve"].failures == 1, "it is parked", 10)
+        until(lambda: running.counters["serve"].failures == 1, "the record is parked", 10)
         began_s = time.monotonic()
         assert running.stop("30s")
         assert time.monotonic() - began_s < 2
@@ -178,22 +186,22 @@ class LifeContract(AtWork):
         assert not running.is_running
 
     def test_sigterm_stops_a_run_in_order(
-        self, hub: Hub, run: Run, effects: Effects, gates: Gates
+        self, hub: Hub, run: Run, effects: Effects, wait_points: WaitPoints
     ) -> None:
         stream = orders(hub, each=2)
         stream.append({"wait": "in hand"})
         fill(stream, 2)
         running = run(living)
-        until(lambda: effects.count("begin", offset=2) == 1, "it is in hand", 10)
+        until(lambda: effects.count("begin", offset=2) == 1, "the record is in hand", 10)
         assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
         os.kill(os.getpid(), signal.SIGTERM)
         until(
             lambda: running.replica._ending_s is not None or not running.is_running,
-            "it shall end",
+            "the replica is stopping",
             10,
         )
         assert running.is_running, "the record in hand is waited for"
-        gates.open("in hand")
+        wait_points.release("in hand")
         assert running.wait("10s")
         assert not running.is_running
         assert checkpoints(hub, "Live") == {0: 3}
@@ -209,27 +217,27 @@ class LifeContract(AtWork):
         for turn in range(1, 6):
             stream.append_many(({"n": n}, f"key {n}") for n in range(50))
             assert running.wait("10s", until_caught_up=True)
-            assert len(values(hub, TOTALS)) == 100 * turn, "what was there came through"
+            assert len(values(hub, TOTALS)) == 100 * turn, "the records of the start came through"
             assert running.is_running
 
     def test_a_record_in_hand_of_another_replica_is_not_caught_up(
-        self, hub: Hub, run: Run, effects: Effects, gates: Gates
+        self, hub: Hub, run: Run, effects: Effects, wait_points: WaitPoints
     ) -> None:
         stream = orders(hub)
         hub.create_stream(BILLS, shards=2, codec="json")
         first = run(shop_and_books, name="a", options={"book_waits": "b"})
         run(shop_and_books, name="b", options={"book_waits": "b"})
-        until(lambda: len(held(hub, "book")) == 2, "one shard each", 10)
+        until(lambda: len(held(hub, "book")) == 2, "each replica holds one shard", 10)
         stream.append_many((None, f"key {n}") for n in range(20))
-        until(lambda: effects.count("waits"), "the other has one in hand", 10)
-        until(lambda: checkpoints(hub) == {0: 20}, "upstream is done", 10)
+        until(lambda: effects.count("waits"), "the other replica has a record in hand", 10)
+        until(lambda: checkpoints(hub) == {0: 20}, "the upstream computation is done", 10)
         assert first.wait("300ms", until_caught_up=True) is False
-        gates.open("book")
+        wait_points.release("book")
         assert first.wait("10s", until_caught_up=True)
         assert len(values(hub, TOTALS)) == 20
 
     def test_wait_returns_after_its_timeout(
-        self, hub: Hub, run: Run, effects: Effects, gates: Gates
+        self, hub: Hub, run: Run, effects: Effects, wait_points: WaitPoints
     ) -> None:
         orders(hub).append({"wait": "hung"})
         running = run(shop)
@@ -240,9 +248,9 @@ class LifeContract(AtWork):
 
     def test_a_record_waiting_for_its_retry_is_not_caught_up(self, hub: Hub, run: Run) -> None:
         orders(hub, each=1).append({"fails": 1})
-        clock = Clock()
+        clock = ManualClock()
         running = run(shop, clock=clock)
-        until(lambda: running.counters["serve"].failures == 1, "it failed", 10)
+        until(lambda: running.counters["serve"].failures == 1, "the attempt failed", 10)
         assert running.wait("200ms", until_caught_up=True) is False
         clock.now_s += 1
         assert running.wait("10s", until_caught_up=True)
@@ -250,13 +258,13 @@ class LifeContract(AtWork):
     def test_a_record_appended_while_a_shard_begins_is_handled(
         self, hub: Hub, run: Run, arm: Arm
     ) -> None:
-        """Although nothing is written behind it that would wake anybody up."""
+        """No later write wakes the dispatcher up."""
         stream = orders(hub)
         arm("replica.after-begin:sleep=0.3")
         running = run(shop)
-        until(lambda: failpoints._armed["replica.after-begin"]._passed, "it begins", 10)
+        until(lambda: failpoints._armed["replica.after-begin"]._passed, "the shard begins", 10)
         stream.append(None)
-        until(lambda: origins(hub) == whole(1, 1), "it is handled", 5)
+        until(lambda: origins(hub) == whole(1, 1), "the record is handled", 5)
         assert running.wait("5s", until_caught_up=True)
 
     def test_a_missing_source_stream_is_refused(self, hub: Hub, run: Run) -> None:

@@ -1,5 +1,5 @@
 """A replica in a process of its own: ``python -m headrace.testing.contracts.engine.replica JSON``.
-It ends well when everything is handled."""
+It ends with exit code 0 when all records are handled."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from headrace.hub.run import start
 from headrace.lanes.loading import load_topology
 
 
-def main(told: str) -> None:
-    given = json.loads(told)
+def main(request: str) -> None:
+    given = json.loads(request)
     loaded = load_topology(given["reference"])
     settings = RunSettings(
         policies={"default": given["policy"]},

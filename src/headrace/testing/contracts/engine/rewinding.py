@@ -1,4 +1,4 @@
-"""`Rewind`: reading goes on at an earlier record, and nothing from there on is kept."""
+"""`Rewind`: reading goes on at an earlier record, and no effect of later records is kept."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from headrace.hub.hub import Hub
 from headrace.testing.children import until
 from headrace.testing.contracts.engine.effects import Effects
 from headrace.testing.contracts.engine.engine_under_test import (
-    AtWork,
+    EngineUnderTest,
     Run,
     checkpoints,
     fill,
@@ -21,7 +21,7 @@ from headrace.testing.contracts.engine.engine_under_test import (
 from headrace.testing.contracts.engine.samples import going_back, many
 
 
-class RewindingContract(AtWork):
+class RewindingContract(EngineUnderTest):
     @pytest.mark.parametrize("back_to", [0, 2, 4, 5])
     def test_a_rewind_takes_back_what_is_not_committed(
         self, hub: Hub, run: Run, effects: Effects, back_to: int
@@ -33,7 +33,7 @@ class RewindingContract(AtWork):
         assert running.wait("10s", until_caught_up=True)
         begun = [effect.offset for effect in effects.of("begin")]
         assert begun[:6] == list(range(6))
-        assert begun[6] in (0, back_to), "there, or where the slice began"
+        assert begun[6] in (0, back_to), "at the offset, or where the slice began"
         assert begun[6:] == list(range(begun[6], 9))
         assert origins(hub) == whole(1, 9)
         assert [value["count"] for value in values(hub)] == list(range(1, 10))
@@ -44,13 +44,13 @@ class RewindingContract(AtWork):
     def test_a_rewind_before_the_checkpoint_moves_the_checkpoint(
         self, hub: Hub, run: Run, effects: Effects
     ) -> None:
-        """What was committed since is made again, for that is what was asked for."""
+        """Outputs committed since then are made again: the computation has asked for that."""
         stream = orders(hub, each=4)
         stream.append({"checkpoint": True})
         stream.append({"back_to": 3})
         fill(stream, 2)
         running = run(going_back)
-        until(lambda: checkpoints(hub, "go_back") == {0: 8}, "all is done", 10)
+        until(lambda: checkpoints(hub, "go_back") == {0: 8}, "all records are done", 10)
         assert running.wait("10s", until_caught_up=True)
         begun = [effect.offset for effect in effects.of("begin")]
         assert begun == [0, 1, 2, 3, 4, 5, 3, 4, 5, 6, 7]
@@ -62,7 +62,7 @@ class RewindingContract(AtWork):
         stream = orders(hub, shards=2)
         stream.append({"back_to": 0, "times": 1_000_000}, shard=0)
         run(going_back, lanes=1, policy={"delay": "10s"})
-        until(lambda: effects.count("begin", shard=0) >= 2, "at once the first time", 10)
+        until(lambda: effects.count("begin", shard=0) >= 2, "the first rewind is not delayed", 10)
         for _ in range(10):
             fill(stream, 5, range(1, 2))
         until(lambda: checkpoints(hub, "go_back")[1] == 50, "the other shard goes on", 10)
@@ -76,7 +76,7 @@ class RewindingContract(AtWork):
         stream.append({"back_to": back_to, "times": 1_000_000})
         fill(stream, 5)
         running = run(going_back, policy={"retries": 0})
-        until(running.stopped, "it is a failure", 10)
+        until(running.stopped, "the rewind is a failure", 10)
         assert origins(hub) == {0: [0, 1]}
         assert checkpoints(hub, "go_back") == {0: 2}
 
@@ -84,13 +84,13 @@ class RewindingContract(AtWork):
     def test_a_rewind_to_a_missing_offset_is_a_failure(
         self, hub: Hub, run: Run, effects: Effects, back_to: int
     ) -> None:
-        """The replica lives, and the other shard goes on."""
+        """The replica stays alive, and the other shard goes on."""
         stream = orders(hub, shards=2, each=5)
         stream.append({"checkpoint": True}, shard=0)
         stream.trim(0, 3)
         stream.append({"back_to": back_to, "times": 1_000_000}, shard=0)
         running = run(going_back, lanes=1, policy={"retries": 0})
-        until(running.stopped, "it is a failure", 10)
+        until(running.stopped, "the rewind is a failure", 10)
         fill(stream, 5, range(1, 2))
         until(lambda: checkpoints(hub, "go_back")[1] == 10, "the other shard goes on", 10)
         assert running.stopped() == {"go_back": ["shop/orders:0"]}

@@ -1,5 +1,5 @@
-"""The computations that engines are tried with. They stand in a module of their own, and tell what
-they do through files and streams, so that they run in other processes too."""
+"""Computations that the engine contracts run. They are a module of their own and show what they do
+through files and streams, because lanes may be other processes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from headrace.core.model import Record
 from headrace.lanes.context import Context
 from headrace.lanes.outputs import Outputs
 from headrace.lanes.state import State
-from headrace.testing.contracts.engine.effects import tell, told, wait_at_gate
+from headrace.testing.contracts.engine.effects import effects_so_far, wait_at, write_effect
 
 ORDERS, BILLS, LINES, COUNTED, TOTALS = (
     "shop/orders", "shop/bills", "shop/lines", "shop/counted", "shop/totals",
@@ -29,20 +29,23 @@ RETURNS, REFUNDS = "shop/returns", "shop/refunds"
 BRANCHES = [f"shop/branch-{n}" for n in range(10)]
 
 
-def _before(ctx: Context, record: Record) -> int:
-    """How often it was begun before."""
-    begun = [e for e in told(ctx) if e.what == "begin" and e.computation == ctx.computation]
+def _earlier_attempts(ctx: Context, record: Record) -> int:
+    """How many attempts at the record have begun before this one."""
+    begun = [
+        e for e in effects_so_far(ctx) if e.what == "begin" and e.computation == ctx.computation
+    ]
     return sum(1 for effect in begun if effect.record == str(record.id))
 
 
-def _obey(record: Record, ctx: Context) -> None:
-    """What the record's value asks for: ``fails`` so many times, ``error`` of which kind, ``wait``
-    at a gate, ``sleep`` so long."""
+def _do_as_asked(record: Record, ctx: Context) -> None:
+    """Do what the value of the record asks for: ``wait`` at a wait point, ``sleep`` for some
+    seconds, ``fails`` for the first attempts with an ``error`` of a kind that ``says``
+    something."""
     asked: dict[str, Any] = record.value or {}
-    before = _before(ctx, record) if asked else 0
-    tell(ctx, "begin", record, attempt=before + 1)
+    before = _earlier_attempts(ctx, record) if asked else 0
+    write_effect(ctx, "begin", record, attempt=before + 1)
     if "wait" in asked and before < asked.get("waits", 1):
-        wait_at_gate(ctx, asked["wait"])
+        wait_at(ctx, asked["wait"])
     if "sleep" in asked:
         time.sleep(asked["sleep"])
     if "kills" in asked:
@@ -54,19 +57,20 @@ def _obey(record: Record, ctx: Context) -> None:
                 asked.get("error", ""), ValueError
             )
         says = str(asked.get("says", f"{record.id} is bad"))
-        raise kind(says.replace("HALF", "\ud83d"))  # half of a pair, which is no text
+        raise kind(says.replace("HALF", "\ud83d"))  # half of a surrogate pair, which is not text
 
 
 @computation(inputs=ORDERS, outputs=BILLS)
 def serve(record: Record, out: Outputs, ctx: Context, state: State) -> None:
-    """Appends and remembers first, and fails then: so there is something to take back."""
+    """Appends and changes state before it fails, so that a failed attempt has effects to take
+    back."""
     state["count"] = state.get("count", 0) + 1
     state[f"seen {record.offset}"] = True
     out.append(BILLS, {"from": str(record.id), "count": state["count"]}, key=record.key)
     try:
-        _obey(record, ctx)
+        _do_as_asked(record, ctx)
     finally:
-        tell(ctx, "end", record)
+        write_effect(ctx, "end", record)
 
 
 shop = Topology(serve)
@@ -77,8 +81,8 @@ choosy_shop = Topology(
 
 @computation(inputs=ORDERS, outputs=BILLS, name="serve", version="mended")
 def serve_all(record: Record, out: Outputs, ctx: Context) -> None:
-    """The same computation with other code, which fails at nothing."""
-    tell(ctx, "mended", record)
+    """The same computation with new code that never fails."""
+    write_effect(ctx, "mended", record)
     out.append(BILLS, {"from": str(record.id)})
 
 
@@ -87,9 +91,9 @@ mended_shop = Topology(serve_all)
 
 @computation(inputs=ORDERS, outputs=REFUNDS)
 def refund(record: Record, out: Outputs, ctx: Context) -> None:
-    _obey(record, ctx)
+    _do_as_asked(record, ctx)
     out.append(REFUNDS, {"from": str(record.id)})
-    tell(ctx, "end", record)
+    write_effect(ctx, "end", record)
 
 
 two_shops = Topology(serve, refund)
@@ -98,10 +102,10 @@ two_shops = Topology(serve, refund)
 @computation(inputs=BILLS, outputs=TOTALS)
 def book(record: Record, out: Outputs, ctx: Context) -> None:
     if ctx.options.get("book_waits") == ctx.replica:
-        tell(ctx, "waits", record)
-        wait_at_gate(ctx, "book")
+        write_effect(ctx, "waits", record)
+        wait_at(ctx, "book")
     out.append(TOTALS, record.value)
-    tell(ctx, "booked", record)
+    write_effect(ctx, "booked", record)
 
 
 shop_and_books = Topology(serve, book)
@@ -133,7 +137,7 @@ def total(record: Record, out: Outputs, state: State) -> None:
 chain = Topology(split, count, total)
 
 
-# What a handler gets and gives
+# Inputs and outputs of a handler
 
 
 @computation(inputs=[ORDERS, RETURNS], outputs=[BILLS, REFUNDS])
@@ -155,7 +159,7 @@ collecting = Topology(collect)
 
 @computation(inputs=ORDERS, outputs=BILLS)
 def copy(record: Record, out: Outputs) -> None:
-    """Every field by hand."""
+    """Copies every field of the record."""
     out.append(
         BILLS,
         record.value,
@@ -174,7 +178,7 @@ copying = Topology(copy)
 
 @computation(inputs=ORDERS, outputs=BILLS)
 def pass_on(record: Record, out: Outputs) -> None:
-    """Nothing but value and key."""
+    """Copies only value and key."""
     out.append(BILLS, record.value, key=record.key_bytes)
 
 
@@ -192,7 +196,7 @@ doubling = Topology(pass_on_twice)
 
 @computation(inputs=ORDERS, outputs=BILLS)
 async def await_each(record: Record, out: Outputs, ctx: Context) -> None:
-    tell(ctx, "begin", record)
+    write_effect(ctx, "begin", record)
     await asyncio.sleep((record.value or {}).get("sleep", 0))
     out.append(BILLS, {"from": str(record.id)})
 
@@ -202,9 +206,9 @@ awaiting = Topology(await_each)
 
 @computation(inputs=ORDERS, outputs=BILLS)
 async def gather_each(record: Record, out: Outputs, ctx: Context) -> None:
-    """Its first attempt fails while another task of it still waits to append."""
-    first = _before(ctx, record) == 0
-    tell(ctx, "begin", record)
+    """The first attempt fails while another task of the same handler still waits to append."""
+    first = _earlier_attempts(ctx, record) == 0
+    write_effect(ctx, "begin", record)
 
     async def append() -> None:
         await asyncio.sleep(0.02)
@@ -226,7 +230,7 @@ def append_by_a_thread(record: Record, out: Outputs, ctx: Context) -> None:
         try:
             out.append(BILLS, {"from": str(record.id)})
         except BadOutput as why:
-            tell(ctx, "refused", record, why=str(why))
+            write_effect(ctx, "refused", record, why=str(why))
 
     thread = threading.Thread(target=append)
     thread.start()
@@ -255,13 +259,13 @@ showing = Topology(show_context)
 
 @computation(inputs=ORDERS, outputs=BILLS)
 def checkpoint_when_asked(record: Record, out: Outputs, ctx: Context) -> None:
-    tell(ctx, "begin", record)
+    write_effect(ctx, "begin", record)
     out.append(BILLS, {"from": str(record.id)})
     asked = record.value or {}
     if "checkpoint" in asked:
         ctx.checkpoint()
     if "wait" in asked:
-        wait_at_gate(ctx, asked["wait"])
+        wait_at(ctx, asked["wait"])
 
 
 checkpointing = Topology(checkpoint_when_asked)
@@ -269,7 +273,7 @@ checkpointing = Topology(checkpoint_when_asked)
 
 @computation(inputs=ORDERS, outputs=BILLS)
 def append_elsewhere(record: Record, out: Outputs, ctx: Context) -> None:
-    tell(ctx, "begin", record)
+    write_effect(ctx, "begin", record)
     out.append(BILLS, {"from": str(record.id)})
     out.append(TOTALS, {"from": str(record.id)})
 
@@ -299,28 +303,28 @@ latest = Topology(from_now_on)
 
 @computation(inputs=ORDERS, outputs=BILLS)
 class Live:
-    """Tells its life."""
+    """Writes an effect for each call of its life cycle."""
 
     def __init__(self) -> None:
         self.handled = 0
 
     def init(self, ctx: Context, state: State) -> None:
-        tell(ctx, "init", instance=id(self), inits=state.get("inits", 0))
+        write_effect(ctx, "init", instance=id(self), inits=state.get("inits", 0))
         state["inits"] = state.get("inits", 0) + 1
 
     def process(self, record: Record, out: Outputs, ctx: Context) -> None:
         self.handled += 1
-        tell(ctx, "begin", record, instance=id(self), handled=self.handled)
+        write_effect(ctx, "begin", record, instance=id(self), handled=self.handled)
         asked = record.value or {}
         if "wait" in asked:
-            wait_at_gate(ctx, asked["wait"])
+            wait_at(ctx, asked["wait"])
         out.append(BILLS, {"from": str(record.id)})
-        tell(ctx, "end", record, instance=id(self))
+        write_effect(ctx, "end", record, instance=id(self))
 
     def close(self, out: Outputs, ctx: Context, state: State) -> None:
-        tell(ctx, "close", instance=id(self))
+        write_effect(ctx, "close", instance=id(self))
         if "close_waits" in ctx.options and ctx.replica == "a":
-            wait_at_gate(ctx, ctx.options["close_waits"])
+            wait_at(ctx, ctx.options["close_waits"])
         out.append(BILLS, {"closed": str(ctx.shard)})
         state["closes"] = state.get("closes", 0) + 1
 
@@ -330,17 +334,17 @@ living = Topology(Live)
 
 @computation(inputs=ORDERS, outputs=BILLS)
 class Hooked:
-    """Told of what fails."""
+    """Its hooks write effects."""
 
     def process(self, record: Record, out: Outputs, ctx: Context) -> None:
         out.append(BILLS, {"from": str(record.id)})
-        _obey(record, ctx)
+        _do_as_asked(record, ctx)
 
     def on_retry(self, record: Record, failure: str, ctx: Context) -> None:
-        tell(ctx, "retry", record, failure=failure)
+        write_effect(ctx, "retry", record, failure=failure)
 
     def on_failure(self, record: Record, failure: str, out: Outputs, ctx: Context) -> None:
-        tell(ctx, "failure", record, failure=failure)
+        write_effect(ctx, "failure", record, failure=failure)
         out.append(BILLS, {"failed": str(record.id)})
 
 
@@ -348,11 +352,11 @@ hooked = Topology(Hooked)
 
 
 @computation(inputs=ORDERS, outputs=BILLS)
-class Retelling:
-    """Its hook makes outputs and state of its own."""
+class AppendingHook:
+    """Its hook appends outputs and changes state."""
 
     def process(self, record: Record, out: Outputs, ctx: Context) -> None:
-        _obey(record, ctx)
+        _do_as_asked(record, ctx)
         out.append(BILLS, {"from": str(record.id)})
 
     def on_retry(self, record: Record, failure: str, out: Outputs, state: State) -> None:
@@ -360,15 +364,15 @@ class Retelling:
         state["retries"] = state.get("retries", 0) + 1
 
 
-retelling = Topology(Retelling)
+appending_hook = Topology(AppendingHook)
 
 
 @computation(inputs=ORDERS, outputs=BILLS, name="Hooked")
 class HookedBadly:
-    """Its hooks fail themselves."""
+    """Its hooks fail."""
 
     def process(self, record: Record, out: Outputs, ctx: Context) -> None:
-        _obey(record, ctx)
+        _do_as_asked(record, ctx)
         out.append(BILLS, {"from": str(record.id)})
 
     def on_retry(self, record: Record, failure: str) -> None:
@@ -384,7 +388,7 @@ hooked_badly = Topology(HookedBadly)
 @computation(inputs=ORDERS, outputs=BILLS)
 class NeverMade:
     def __init__(self) -> None:
-        raise SystemExit("not even made")
+        raise SystemExit("never made")
 
     def process(self, record: Record, out: Outputs) -> None:
         out.append(BILLS, {"from": str(record.id)})
@@ -396,8 +400,8 @@ never_made = Topology(NeverMade)
 @computation(inputs=ORDERS, outputs=BILLS)
 class FailingInit:
     def init(self, ctx: Context, out: Outputs) -> None:
-        begun = sum(1 for effect in told(ctx) if effect.what == "init")
-        tell(ctx, "init")
+        begun = sum(1 for effect in effects_so_far(ctx) if effect.what == "init")
+        write_effect(ctx, "init")
         out.append(BILLS, {"init": begun})
         if begun < ctx.options["init_fails"]:
             raise (SystemExit if ctx.options.get("init_exits") else ValueError)("not yet")
@@ -414,21 +418,21 @@ failing_init = Topology(FailingInit)
 
 @computation(inputs=ORDERS, outputs=BILLS)
 class Timed:
-    """Sets and cancels timers as it is told; tells when it was called."""
+    """Sets and cancels the timers that a record asks for; writes an effect for each call."""
 
     def process(self, record: Record, out: Outputs, ctx: Context) -> None:
-        tell(ctx, "begin", record)
+        write_effect(ctx, "begin", record)
         asked = record.value or {}
         for key, after in asked.get("timers", {}).items():
             ctx.set_timer(key, after)
         for key in asked.get("cancel", ()):
             ctx.cancel_timer(key)
-        if _before(ctx, record) <= asked.get("fails", 0):
-            raise ValueError("whatever was set")
+        if _earlier_attempts(ctx, record) <= asked.get("fails", 0):
+            raise ValueError("after the timers were set")
 
     def on_timer(self, key: str, out: Outputs, ctx: Context, state: State) -> None:
-        before = sum(1 for e in told(ctx) if e.what == "timer" and e.facts["key"] == key)
-        tell(ctx, "timer", key=key)
+        before = sum(1 for e in effects_so_far(ctx) if e.what == "timer" and e.facts["key"] == key)
+        write_effect(ctx, "timer", key=key)
         state[key] = state.get(key, 0) + 1
         fill = b"x" * 2_500_000 if key.startswith("large") else b""
         made = {"timer": key, "shard": ctx.shard.index, "nth": state[key]}
@@ -445,16 +449,16 @@ timed = Topology(Timed)
 # Batches
 
 
-def _tell_batch(ctx: Context, records: list[Record]) -> int:
+def _write_batch_effect(ctx: Context, records: list[Record]) -> int:
     first = records[0]
-    before = _before(ctx, first)
-    tell(ctx, "begin", first, ids=[str(record.id) for record in records])
+    before = _earlier_attempts(ctx, first)
+    write_effect(ctx, "begin", first, ids=[str(record.id) for record in records])
     return before
 
 
 @computation.batch(inputs=ORDERS, outputs=BILLS, capacity=10, threshold="150ms")
 def serve_many(records: list[Record], out: Outputs, ctx: Context, state: State) -> None:
-    before = _tell_batch(ctx, records)
+    before = _write_batch_effect(ctx, records)
     state["count"] = state.get("count", 0) + len(records)
     for record in records:
         out.append(BILLS, {"from": str(record.id), "of": len(records)}, key=record.key)
@@ -477,14 +481,14 @@ def serve_arrow(batch: pa.RecordBatch, out: Outputs) -> None:
 many_as_arrow = Topology(serve_arrow)
 
 
-# Going back
+# Rewinding
 
 
 @computation(inputs=ORDERS, outputs=BILLS)
 def go_back(record: Record, out: Outputs, ctx: Context, state: State) -> None:
-    """``back_to`` an offset, so many ``times``."""
-    before = _before(ctx, record)
-    tell(ctx, "begin", record)
+    """Rewinds to the offset ``back_to`` for the first ``times`` attempts."""
+    before = _earlier_attempts(ctx, record)
+    write_effect(ctx, "begin", record)
     state["count"] = state.get("count", 0) + 1
     out.append(BILLS, {"from": str(record.id), "count": state["count"]})
     asked = record.value or {}
@@ -502,10 +506,10 @@ going_back = Topology(go_back)
 
 @computation(inputs=ORDERS, outputs=BILLS)
 def keep(record: Record, out: Outputs, ctx: Context, state: State) -> None:
-    """Does to the state what the record says, and tells what it is then."""
+    """Applies the steps of the record to the state, and outputs the state afterwards."""
     asked: dict[str, Any] = record.value
-    before = _before(ctx, record)
-    tell(ctx, "begin", record)
+    before = _earlier_attempts(ctx, record)
+    write_effect(ctx, "begin", record)
     error = ""
     for step in asked["do"]:
         try:
@@ -528,8 +532,8 @@ def keep(record: Record, out: Outputs, ctx: Context, state: State) -> None:
             if asked.get("raises"):
                 raise
             error = type(why).__name__
-    told_state = {key: state[key] for key in sorted(state)}
-    shown = {key: v if not isinstance(v, str) else v[:5] for key, v in told_state.items()}
+    whole = {key: state[key] for key in sorted(state)}
+    shown = {key: v if not isinstance(v, str) else v[:5] for key, v in whole.items()}
     out.append(BILLS, {"state": shown, "len": len(state), "error": error})
     if before < asked.get("fails", 0):
         raise ValueError("taken back")

@@ -1,4 +1,4 @@
-"""Per-shard state: a mapping that is stored with the checkpoint."""
+"""State of a shard: a mapping that is committed with the checkpoint."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from headrace.hub.hub import Hub
 from headrace.testing.contracts.engine.engine_under_test import (
-    AtWork,
+    EngineUnderTest,
     Run,
     fill,
     orders,
@@ -23,7 +23,7 @@ VALUES: dict[str, Any] = {
 }  # fmt: skip
 
 
-class StateContract(AtWork):
+class StateContract(EngineUnderTest):
     def test_state_is_a_mapping(self, hub: Hub, run: Run) -> None:
         stream = orders(hub)
         steps: list[tuple[list[Any], dict[str, Any], str]] = [
@@ -99,7 +99,7 @@ class StateContract(AtWork):
         assert [value["count"] for value in values(hub)] == list(range(1, 31))
 
     def test_state_is_the_committed_one_in_every_lane(self, hub: Hub, run: Run) -> None:
-        """A shard that goes from lane to lane is not seen as it was when it was there before."""
+        """A lane that gets a shard again does not see the state of the last time."""
         stream = orders(hub, shards=5)
         running = run(shop, lanes=4)
         for n in range(150):

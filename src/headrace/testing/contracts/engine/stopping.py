@@ -1,5 +1,5 @@
-"""A shard that stops because of a failure: for the whole group, until a person or new code lets it
-go on."""
+"""A shard stops because of a failure. It stays stopped for the whole group until an operator or new
+code resumes it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.hub.run import Running
 from headrace.testing.children import until
 from headrace.testing.contracts.engine.effects import Effects
 from headrace.testing.contracts.engine.engine_under_test import (
-    AtWork,
+    EngineUnderTest,
     Run,
     checkpoints,
     fill,
@@ -36,22 +36,22 @@ BAD = {"fails": 100}
 STOP = {"retries": 1, "delay": "0s"}
 
 
-class StoppingContract(AtWork):
+class StoppingContract(EngineUnderTest):
     def test_only_the_shard_of_the_failure_stops(
         self, hub: Hub, run: Run, effects: Effects
     ) -> None:
         stream = orders(hub, shards=3, each=2)
         stream.append(BAD, shard=1)
         running = run(shop_and_books, policies={"serve": STOP})
-        until(running.stopped, "it stops", 10)
-        fill(stream, 2)  # who appends does not notice
-        assert running.wait("10s", until_caught_up=True), "what is stopped does not count"
+        until(running.stopped, "the shard stops", 10)
+        fill(stream, 2)  # appending is not affected
+        assert running.wait("10s", until_caught_up=True), "a stopped shard does not count"
         assert running.stopped() == {"serve": ["shop/orders:1"]}
         assert origins(hub) == {0: list(range(4)), 1: [0, 1], 2: list(range(4))}
-        assert len(values(hub, TOTALS)) == 10, "downstream goes on"
+        assert len(values(hub, TOTALS)) == 10, "the downstream computation goes on"
         assert checkpoints(hub)[1] == 2
         assert running.counters["serve"].failures == 2
-        until(lambda: running.counters["serve"].stopped == 1, "it is counted", 10)
+        until(lambda: running.counters["serve"].stopped == 1, "the stop is counted", 10)
         assert running.is_running
 
     def test_one_line_says_that_a_computation_was_terminated(
@@ -62,15 +62,15 @@ class StoppingContract(AtWork):
             stream.append(BAD, shard=shard)
         with caplog.at_level(logging.ERROR, "headrace"):
             running = run(shop, policy=STOP)
-            until(lambda: len(running.stopped().get("serve", [])) == 3, "all stop", 10)
-            until(lambda: caplog.text.count(": stopped at ") == 3, "each is told", 10)
+            until(lambda: len(running.stopped().get("serve", [])) == 3, "all shards stop", 10)
+            until(lambda: caplog.text.count(": stopped at ") == 3, "each stop is logged", 10)
         line = "Terminate computation: serve due to previous failure"
         assert caplog.text.count(line) == 1
 
     def test_the_group_stores_where_and_why_a_shard_stopped(self, hub: Hub, run: Run) -> None:
         orders(hub, each=2).append({**BAD, "says": "no such thing"})
         running = run(shop, policy=STOP)
-        until(running.stopped, "it stops", 10)
+        until(running.stopped, "the shard stops", 10)
         group = hub.groups.load("serve")
         known = hub.groups.attempts(group)[ShardId(ORDERS, 0)]
         assert (known.offset, known.failed, known.stopped) == (2, 2, True)
@@ -82,7 +82,7 @@ class StoppingContract(AtWork):
         stream = orders(hub, shards=2)
         stream.append(BAD, shard=0)
         first = run(shop, name="a", policy=STOP)
-        until(first.stopped, "it stops", 10)
+        until(first.stopped, "the shard stops", 10)
         second = run(shop, name="b", policy=STOP)
         fill(stream, 3, range(1, 2))
         assert second.wait("10s", until_caught_up=True)
@@ -100,10 +100,10 @@ class StoppingContract(AtWork):
         stream.append({"fails": 3})
         fill(stream, 1)
         running = run(shop, policy=STOP)
-        until(running.stopped, "it stops", 10)
+        until(running.stopped, "the shard stops", 10)
         assert hub.groups.resume("serve") == [ShardId(ORDERS, 0)]
         assert running.wait("10s", until_caught_up=True)
-        until(lambda: origins(hub) == whole(1, 3), "all are done", 10)
+        until(lambda: origins(hub) == whole(1, 3), "all records are done", 10)
         assert effects.count("begin", offset=1) == 4
         assert running.stopped() == {}
         assert stored_state(hub)["count"] == 3
@@ -115,9 +115,9 @@ class StoppingContract(AtWork):
         stream.append(BAD)
         fill(stream, 1)
         running = run(shop, policy=STOP)
-        until(running.stopped, "it stops", 10)
+        until(running.stopped, "the shard stops", 10)
         hub.groups.skip("serve", RecordId(ORDERS, 0, 1), force=True)
-        until(lambda: origins(hub) == {0: [0, 2]}, "it goes on behind it", 10)
+        until(lambda: origins(hub) == {0: [0, 2]}, "the shard goes on after the record", 10)
         assert running.stopped() == {}
         assert effects.count("begin", offset=1) == 2
 
@@ -128,10 +128,10 @@ class StoppingContract(AtWork):
         stream.append(BAD)
         fill(stream, 1)
         first = run(shop, name="a", policy=STOP)
-        until(first.stopped, "it stops", 10)
+        until(first.stopped, "the shard stops", 10)
         first.stop("5s")
         second = run(mended_shop, name="b", policy=STOP)
-        until(lambda: origins(hub) == whole(1, 3), "nothing is lost", 10)
+        until(lambda: origins(hub) == whole(1, 3), "all records have an output", 10)
         assert second.stopped() == {}
         assert [effect.offset for effect in effects.of("mended")] == [1, 2]
 
@@ -142,7 +142,7 @@ class StoppingContract(AtWork):
         for shard in range(4):
             stream.append(BAD, shard=shard)
         first = run(shop, name="a", policy=STOP)
-        until(lambda: len(first.stopped().get("serve", ())) == 4, "all stop", 10)
+        until(lambda: len(first.stopped().get("serve", ())) == 4, "all shards stop", 10)
         first.stop("5s")
         both: list[Running] = []
         starting = [
@@ -154,7 +154,7 @@ class StoppingContract(AtWork):
         for thread in starting:
             thread.join(10)
         assert len(both) == 2
-        until(lambda: origins(hub) == whole(4, 1), "all go on", 10)
+        until(lambda: origins(hub) == whole(4, 1), "all shards go on", 10)
         assert all(running.is_running for running in both)
 
     def test_the_same_code_does_not_resume_a_stopped_shard(
@@ -163,12 +163,12 @@ class StoppingContract(AtWork):
         stream = orders(hub, shards=2)
         stream.append(BAD, shard=0)
         first = run(shop, name="a", policy=STOP)
-        until(first.stopped, "it stops", 10)
+        until(first.stopped, "the shard stops", 10)
         first.stop("5s")
         second = run(shop, name="b", policy=STOP)
         fill(stream, 3, range(1, 2))
         assert second.wait("10s", until_caught_up=True)
         looked = second.replica._new_code_at_s
-        until(lambda: second.replica._new_code_at_s > looked, "it looks for new code", 10)
+        until(lambda: second.replica._new_code_at_s > looked, "the replica looks for new code", 10)
         assert second.stopped() == {"serve": ["shop/orders:0"]}
         assert effects.count("begin", shard=0) == 2
