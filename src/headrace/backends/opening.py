@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-from headrace.backends.memory import MemoryBackend
 from headrace.core.errors import BadHub, BadSetting
 from headrace.core.ports import Backend
 from headrace.core.quantities import Duration, Size, seconds, size_bytes
 from headrace.core.redaction import shown_place
 
 MAP_BYTES_MIN = 2**20
-
-_named: dict[str, MemoryBackend] = {}
-_named_lock = threading.Lock()
 
 
 def open_backend(
@@ -41,7 +36,10 @@ def open_backend(
     if settings is not None:
         raise BadSetting("settings are those of a Kafka client: this hub has none")
     if colon and scheme == "memory":
-        return _memory(rest)
+        # Not at the top, as the others below: a hub needs no backend but its own.
+        from headrace.backends.memory import open_memory
+
+        return open_memory(rest)
     if colon and "/" not in scheme:
         shown = shown_place(place)
         raise BadHub(
@@ -57,7 +55,6 @@ def open_backend(
     if map_bytes < MAP_BYTES_MIN:
         raise BadSetting(f"map_size {map_size}: at least {MAP_BYTES_MIN} bytes")
 
-    # Not at the top: a memory hub needs no LMDB.
     from headrace.backends.lmdb.backend import LmdbBackend
 
     return LmdbBackend(
@@ -81,15 +78,3 @@ def _kafka(url: str, settings: Mapping[str, object] | None, timeout_s: float) ->
         raise BadHub("Kafka needs its client: pip install 'headrace[kafka]'") from None
 
     return KafkaBackend(KafkaSettings.of(url, settings), patience_s=timeout_s)
-
-
-def _memory(name: str) -> Backend:
-    if not name:
-        return MemoryBackend()
-    with _named_lock:
-        found = _named.get(name)
-        if found is None or found.closed:
-            found = _named[name] = MemoryBackend()
-        else:
-            found.users += 1
-        return found
