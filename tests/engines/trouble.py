@@ -112,7 +112,7 @@ def descendants(parent: int) -> list[int]:
 
 def workers(parent: int) -> list[int]:
     """The processes that Spark runs Python in, for that one."""
-    daemons = [pid for pid in descendants(parent) if b"spark.daemon" in _command_line(pid)]
+    daemons = [pid for pid in descendants(parent) if b"spark.lanes.daemon" in _command_line(pid)]
     return [pid for pid in daemons if int(_field(pid, 1) or 0) in daemons and not is_gone(pid)]
 
 

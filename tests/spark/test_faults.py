@@ -354,13 +354,28 @@ def test_a_worker_that_was_a_lane_is_left_as_it_was_found(
         assert after[pid] == before[pid]
 
 
+def test_jobs_and_stages_of_spark_say_which_lane_they_are(
+    hub: Hub, start: Start, spark: SparkSession
+) -> None:
+    tracker = spark.sparkContext.statusTracker()
+    before = set(tracker.getActiveStageIds())
+    start(lanes=2, name="a")
+
+    def names() -> list[str]:
+        stages = map(tracker.getStageInfo, set(tracker.getActiveStageIds()) - before)
+        return sorted(stage.name for stage in stages if stage is not None)
+
+    expected = ["headrace lane 0 of a: serve", "headrace lane 1 of a: serve"]
+    until(lambda: names() == expected, "each lane has its stage", 10, names)
+
+
 def test_nobody_sees_the_secret_of_a_run(
     hub: Hub, start: Start, effects: Path, spark: SparkSession
 ) -> None:
     fill(hub, 20, {0: {"do": "exit", "once": True}})
     running = start()
     assert running.wait("20s", until_caught_up=True)
-    secret = running.replica._lanes._board.secret  # type: ignore[attr-defined]
+    secret = running.replica._lanes._server.secret  # type: ignore[attr-defined]
     until(lambda: len(_own_lanes()) == 2, "the one that died is replaced", 10)
     java = _java(spark)
     for pid in (*_own_lanes(), java, os.getpid()):

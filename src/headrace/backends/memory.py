@@ -328,3 +328,20 @@ def _kept(part: Append) -> Part:
         copied = pa.ipc.read_record_batch(part.batch.columns.serialize(), SCHEMA)
         batch = Batch.of_arrow(copied, stream=part.stream.name, shard=part.shard)
     return Part(part.stream, part.shard, len(batch), batch)
+
+
+_named: dict[str, MemoryBackend] = {}
+_named_lock = threading.Lock()
+
+
+def open_memory(name: str) -> MemoryBackend:
+    """The backend of this name in this process; a new one without a name."""
+    if not name:
+        return MemoryBackend()
+    with _named_lock:
+        found = _named.get(name)
+        if found is None or found.closed:
+            found = _named[name] = MemoryBackend()
+        else:
+            found.users += 1
+        return found

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
-from headrace.backends.memory import MemoryBackend
 from headrace.core.errors import BadHub, BadSetting
 from headrace.core.ports import Backend, GroupStore, Log
 from headrace.core.quantities import Duration, Size, seconds, size_bytes
 from headrace.core.redaction import shown_place
 
 MAP_BYTES_MIN = 2**20
-
-_named: dict[str, MemoryBackend] = {}
-_named_lock = threading.Lock()
 
 
 def open_backend(
@@ -42,7 +37,10 @@ def open_backend(
     if settings is not None:
         raise BadSetting("settings are those of a Kafka client: this hub has none")
     if colon and scheme == "memory":
-        return in_one_place(_memory(rest))
+        # Not at the top, as the others below: a hub needs no backend but its own.
+        from headrace.backends.memory import open_memory
+
+        return in_one_place(open_memory(rest))
     if colon and "/" not in scheme:
         shown = shown_place(place)
         raise BadHub(
@@ -58,7 +56,6 @@ def open_backend(
     if map_bytes < MAP_BYTES_MIN:
         raise BadSetting(f"map_size {map_size}: at least {MAP_BYTES_MIN} bytes")
 
-    # Not at the top: a memory hub needs no LMDB.
     from headrace.backends.lmdb.backend import LmdbBackend
 
     return in_one_place(
@@ -94,15 +91,3 @@ def _kafka(url: str, settings: Mapping[str, object] | None, timeout_s: float) ->
 
     kafka = KafkaBackend(KafkaSettings.of(url, settings), patience_s=timeout_s)
     return Backend(kafka, kept_groups=kafka.kept_groups)
-
-
-def _memory(name: str) -> MemoryBackend:
-    if not name:
-        return MemoryBackend()
-    with _named_lock:
-        found = _named.get(name)
-        if found is None or found.closed:
-            found = _named[name] = MemoryBackend()
-        else:
-            found.users += 1
-        return found
