@@ -1,7 +1,7 @@
 """Damaged files: flipped bits, zeroed, exchanged and missing pages, files cut short.
 
 Every record of each damaged copy is read, and one is appended. A delivered record must be the one
-that was appended, an error of ours must name a missing record, and the process must survive.
+that was appended, a `HeadraceError` must name a missing record, and the process must survive.
 """
 
 from __future__ import annotations

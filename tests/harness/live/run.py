@@ -44,7 +44,7 @@ class LiveRun:
         self._seconds = seconds
         self._plan = plan
         self._sabotage = {SABOTAGE[sabotage]: sabotage} if sabotage else {}
-        self._tells = Evidence(self.evidence, "harness")
+        self._notes = Evidence(self.evidence, "harness")
 
     def run(self) -> LiveVerdict:
         nbytes = DISK_BYTES + int(self._seconds * DISK_BYTES_PER_S)
@@ -54,8 +54,8 @@ class LiveRun:
 
     def _run(self, disk: Disk) -> None:
         settings = Settings(disk.hub, self.evidence, SESSION_S, HEARTBEAT_S, self._sabotage)
-        self._tells.tell("run", seed=self._seed, session=SESSION_S, heartbeat=HEARTBEAT_S)
-        processes = LiveProcesses(settings, self._tells, dice("live processes", self._seed))
+        self._notes.tell("run", seed=self._seed, session=SESSION_S, heartbeat=HEARTBEAT_S)
+        processes = LiveProcesses(settings, self._notes, dice("live processes", self._seed))
         with headrace.open(disk.hub) as hub:
             hub.create_stream(STREAM, shards=SHARDS)
             try:
@@ -74,7 +74,7 @@ class LiveRun:
             nemesis.tick()
             processes.tick()
             time.sleep(TICK_S)
-        self._tells.tell("quiet")
+        self._notes.tell("quiet")
         nemesis.heal()
         processes.heal()
         self._until(
@@ -86,19 +86,19 @@ class LiveRun:
         self._for(processes, self._rest_s(bound_s(History([]))))
         processes.restarting = False
         self._end(processes, PRODUCERS)
-        self._tells.tell("produced")
+        self._notes.tell("produced")
         self._until(processes, lambda: self._lag(hub) == 0, START_S_MAX, "consumed")
         self._for(processes, self._rest_s(REST_HEARTBEATS * HEARTBEAT_S))
         owned = [standing.owner for standing in hub.groups.load(GROUP).shards.values()]
         names = [process.name for process in processes.running.values()]
-        self._tells.tell("shares", members={name: owned.count(name) for name in names})
-        self._tells.tell("over")
+        self._notes.tell("shares", members={name: owned.count(name) for name in names})
+        self._notes.tell("over")
         self._end(processes, MEMBERS)
 
     def _nemesis(self, processes: LiveProcesses, disk: Disk, random: random.Random) -> Nemesis:
         match self._plan:
             case "chaos":
-                return LiveChaos(processes, disk, self._tells, random, SESSION_S)
+                return LiveChaos(processes, disk, self._notes, random, SESSION_S)
             case "zombies":
                 return Zombies(processes, self.evidence)
             case "impatience":
@@ -106,8 +106,8 @@ class LiveRun:
 
     def _ready(self, processes: LiveProcesses) -> bool:
         """Whether all processes run and work."""
-        everybody = len(processes.running) == len(MEMBERS) + len(PRODUCERS)
-        return everybody and all(map(processes.ready, processes.running.values()))
+        complete = len(processes.running) == len(MEMBERS) + len(PRODUCERS)
+        return complete and all(map(processes.ready, processes.running.values()))
 
     def _until(
         self, processes: LiveProcesses, condition: Callable[[], bool], within_s: float, stage: str
@@ -117,11 +117,11 @@ class LiveRun:
         end_s = time.monotonic() + within_s
         while not condition():
             if time.monotonic() > end_s:
-                self._tells.tell("late", stage=stage)
+                self._notes.tell("late", stage=stage)
                 return
             processes.tick()
             time.sleep(TICK_S)
-        self._tells.tell(stage)
+        self._notes.tell(stage)
 
     def _for(self, processes: LiveProcesses, seconds: float) -> None:
         end_s = time.monotonic() + seconds
@@ -160,7 +160,7 @@ class LiveRun:
                 gap = "" if record.offset == expected else f"gap before {record.offset} "
                 values.append(gap + name_of(record.data))
                 expected = record.offset + 1
-            self._tells.tell(
+            self._notes.tell(
                 "final",
                 shard=shard,
                 start=bounds.start,

@@ -134,7 +134,7 @@ VIOLATED: list[tuple[str, str, Edit]] = [
     ("G2", "a record is missing in between", lambda t: find(t, "final")["values"].pop(2)),
     ("G3", "a failed append is there", lambda t: find(t, "ack", seq=5).update(what="fail")),
     ("G3", "an append is there twice", lambda t: find(t, "final")["values"].append("p1 5 0")),
-    ("G3", "nobody meant it", lambda t: find(t, "final")["values"].append("p7 5 0")),
+    ("G3", "no producer appended it", lambda t: find(t, "final")["values"].append("p7 5 0")),
     ("G3", "a retry was told another place", lambda t: t.extend(append(0.9, 5, "ack", offset=4))),
     ("G3", "half of an append is there", half_of_it),
     ("G4", "two read differently", lambda t: find(t, "start", epoch=2).update(value="p1 8 0")),
@@ -144,7 +144,7 @@ VIOLATED: list[tuple[str, str, Edit]] = [
     ("E1", "two work under one epoch", lambda t: t.extend(effect(1.35, "m2.1", 1, 2, "p1 2 0"))),
     ("E2", "an offset is left out", lambda t: find(t, "start", offset=1).update(offset=2)),
     ("E2", "it begins elsewhere", lambda t: find(t, "grant", epoch=4).update(checkpoint=3)),
-    ("E2", "nobody stored where it begins", lambda t: find(t, "storing").update(to=1)),
+    ("E2", "its checkpoint was not stored", lambda t: find(t, "storing").update(to=1)),
     ("E3", "stored before it was done", is_done_before_it_is_stored),
     ("E3", "stored and never done", lambda t: without(t, "done", epoch=4, offset=5)),
     ("E4", "done again, before its grant", lambda t: find(t, "start", offset=4).update(offset=3)),
@@ -169,7 +169,7 @@ VIOLATED: list[tuple[str, str, Edit]] = [
     ("L3", "still moving", lambda t: t.append(grant(6.9, "m1.1", 5, 6))),
     ("L5", "did not end", lambda t: t.append(evidence_line(7.0, "h", "stuck", who="m1.1"))),
     ("L5", "failed", lambda t: t.append(evidence_line(7.0, "m1.1", "failed", why="KeyError"))),
-    ("L5", "replaced by nobody", lambda t: t.append(evidence_line(7.0, "m1.1", "replaced"))),
+    ("L5", "replaced without a twin", lambda t: t.append(evidence_line(7.0, "m1.1", "replaced"))),
     ("K10", "an outcome is missing", lambda t: t.extend(append(2.0, 7, "silence"))),
 ]  # fmt: skip
 
