@@ -440,8 +440,10 @@ def test_the_walk_back_ends_where_outputs_lie_before_the_record(
         return scan(self, prefix)
 
     monkeypatch.setattr(MemoryBackend, "scan", noted)
-    assert memory.story(f"{INVOICES}:0+{STORIES_KEPT + 99}").made_by
-    assert len([prefix for prefix in scanned if prefix.startswith(b"s")]) == 1
+    for back, scans in ((1, 0), (2, 1), (100, 1), (101, 2), (500, 3)):
+        scanned.clear()
+        assert memory.story(f"{INVOICES}:0+{STORIES_KEPT + 100 - back}").made_by
+        assert len([prefix for prefix in scanned if prefix.startswith(b"s")]) == scans, back
 
 
 def test_shards_beyond_those_remembered_are_read_too(
