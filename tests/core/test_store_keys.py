@@ -70,3 +70,14 @@ def test_stories_are_ordered_by_their_slot() -> None:
     slots = [0, 1, 255, 256, 1023]
     made = [store_keys.story_key("g", 1, 2, slot) for slot in slots]
     assert made == sorted(made)
+
+
+def test_a_checkpoint_leads_to_its_group_its_shard_and_its_stories() -> None:
+    checkpoint = store_keys.checkpoint_key("g", 7, 256)
+    assert checkpoint.startswith(store_keys.checkpoint_prefix())
+    assert checkpoint.startswith(store_keys.checkpoint_prefix(7, 256))
+    assert not checkpoint.startswith(store_keys.checkpoint_prefix(7, 2))
+    assert store_keys.shard_of(checkpoint) == (7, 256)
+    assert store_keys.group_key_of(checkpoint) == store_keys.group_key("g")
+    assert store_keys.story_prefix_beside(checkpoint) == store_keys.story_prefix("g", 7, 256)
+    assert store_keys.story_slot(store_keys.story_key("g", 7, 256, 513)) == 513

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from headrace.backends.memory import MemoryBackend
 from headrace.core import store_keys
-from headrace.core.errors import Fenced, ShardClosed
+from headrace.core.errors import BadStored, Fenced, ShardClosed
 from headrace.core.groups.checkpoint import Checkpoint
 from headrace.core.model import Slice, StreamInfo
 from headrace.core.ports import Append, Commit, Grant, StreamSpec, Versioned
 from headrace.core.records.batch import Batch
 from headrace.core.records.row import Row
-from headrace.core.transaction import STORIES_KEPT, state_entry
+from headrace.core.transaction import STORIES_KEPT, OutputRange, state_entry, story_entry
 
 
 class Closing(MemoryBackend):
@@ -88,6 +88,26 @@ def test_the_last_stories_are_kept() -> None:
     stories = backend.scan(store_keys.story_prefix("g", orders.id, 0))
     kept = [value.value[4:] for _, value in stories]
     assert sorted(map(int, kept)) == list(range(3, STORIES_KEPT + 3))
+
+
+def test_a_story_reads_back_with_where_the_outputs_went() -> None:
+    outputs = struct.pack(">IIQI", 3, 1, 5, 2) + struct.pack(">IIQI", 4, 0, 0, 1)
+    expected = (OutputRange(3, 1, 5, 7), OutputRange(4, 0, 0, 1)), b"told"
+    assert story_entry(b"\0\0\0\2" + outputs + b"told") == expected
+    assert story_entry(b"\0\0\0\0") == ((), b"")
+    with pytest.raises(BadStored, match="a story of 8 bytes"):
+        story_entry(b"\0\0\0\2told")
+
+
+def test_a_commit_without_a_story_clears_the_slot_of_the_round_before() -> None:
+    backend = MemoryBackend()
+    orders = _made(backend, "orders")
+    grant = _granted(backend, orders)
+    for i in range(STORIES_KEPT + 1):
+        story = b"told" if i < STORIES_KEPT else b""
+        backend.commit(Commit(grant=grant, done=Slice("orders", 0, i, i + 1), story=story))
+    assert backend.get(store_keys.story_key("g", orders.id, 0, 0)) is None
+    assert backend.get(store_keys.story_key("g", orders.id, 0, 1)) is not None
 
 
 def test_a_closed_shard_takes_no_more_records() -> None:

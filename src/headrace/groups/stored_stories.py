@@ -103,15 +103,21 @@ class StoredStories:
 
 def _newest_first(store: Store, prefix: bytes, commits: int) -> Iterator[StoredStory]:
     """The slots are a ring: from the last one written back to the first, then the ones above it,
-    which are the oldest."""
+    which are the oldest. The newest story is read alone, because it often is enough."""
     newest = (commits - 1) % STORIES_KEPT
+    last = store.get(prefix + newest.to_bytes(2, "big"))
+    if last is not None:
+        yield StoredStory(*story_entry(last.value))
     parts = STORIES_KEPT // _PART_SLOTS
     oldest: list[StoredStory] = []
-    for back in range(parts if commits else 0):
+    for back in range(parts):
         part = (newest // _PART_SLOTS - back) % parts
         for key, found in reversed(list(store.scan(prefix + part.to_bytes(1, "big")))):
+            slot = store_keys.story_slot(key)
+            if slot == newest:
+                continue
             told = StoredStory(*story_entry(found.value))
-            if back == 0 and store_keys.story_slot(key) > newest:
+            if back == 0 and slot > newest:
                 oldest.append(told)
             else:
                 yield told

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from headrace.core.model import Record, RecordId, Slice
+from headrace.core.model import Record, RecordId, Slice, StreamInfo
 from headrace.groups.stored_stories import ShardStories
 from headrace.hub.story.lineage import letter_origin, lineage_of, parent_id, parent_of, parsed_id
 from headrace.hub.story.record_story import CommitStory
@@ -34,7 +34,7 @@ class Upstream(Walk):
         """Every record was appended by one commit at most: enough are found when all are."""
         info = self._shelf.by_name[made.stream]
         missing = len(made)
-        for stories in self._candidates(record):
+        for stories in self._candidates(info, record):
             for stored in stories.newest_first():
                 mine = [
                     o for o in stored.outputs if (o.stream_id, o.shard) == (info.id, made.shard)
@@ -48,14 +48,14 @@ class Upstream(Walk):
             if missing == 0:
                 return
 
-    def _candidates(self, record: Record | None) -> list[ShardStories]:
-        """All stories, first those of the shard that the record names in its headers."""
+    def _candidates(self, made: StreamInfo, record: Record | None) -> list[ShardStories]:
+        """All stories, first those of the shard that the record names in its headers. No
+        computation appends to the stream it reads."""
         near = None if record is None else (letter_origin(record) or parent_id(record))
         info = None if near is None else self._shelf.by_name.get(near.stream)
         named = None if near is None or info is None else (info.id, near.shard)
-        every = [
-            each for each in self._shelf.stories.every() if each.stream_id in self._shelf.by_id
-        ]
+        others = self._shelf.by_id.keys() - {made.id}
+        every = [each for each in self._shelf.stories.every() if each.stream_id in others]
         return sorted(every, key=lambda each: (each.stream_id, each.shard) != named)
 
     def _told_of(
