@@ -1,4 +1,5 @@
-"""Keys of the small-value store. Fixed layouts, no user text: names enter as digests."""
+"""Keys of the store. Their layouts are fixed and hold no user text: a name is stored as its
+digest."""
 
 from __future__ import annotations
 
@@ -9,14 +10,14 @@ KEY_BYTES_MAX = 64
 DIGEST_BYTES = 16
 
 GROUPS = b"g"
-"""What the keys of the groups' values begin with."""
+"""The prefix of the keys that hold groups."""
 
 _SHARD = struct.Struct(">II")
 _GROUP_AT = 1 + _SHARD.size
 
 
 def digest(text: str | bytes) -> bytes:
-    """16 bytes that stand for a name or a user's key."""
+    """16 bytes that stand for a name or for a key of a user."""
     data = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
     return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
 
@@ -26,7 +27,7 @@ def group_key(group: str) -> bytes:
 
 
 def journal_prefix(group: str) -> bytes:
-    """What the keys of a group's journal entries begin with."""
+    """The prefix of the keys that hold the journal entries of a group."""
     return b"j" + digest(group) + b"e"
 
 
@@ -43,17 +44,17 @@ def snapshot_key(group: str, slot: int) -> bytes:
 
 
 def epoch_token(epoch: int) -> bytes:
-    """What a grant under that epoch is checked by."""
+    """The token of a grant under this epoch. A commit is checked by it."""
     return epoch.to_bytes(8, "big")
 
 
 def epoch_of(token: bytes) -> int:
-    """The epoch that such a token stands for."""
+    """The epoch of a token that `epoch_token` made."""
     return int.from_bytes(token, "big")
 
 
 def epoch_key(group: str, stream_id: int, shard: int) -> bytes:
-    """Holds the token of the grant in force: what a commit is checked against."""
+    """The key that holds the token of the present grant. A commit is checked against it."""
     return b"e" + _place(group, stream_id, shard)
 
 
@@ -89,7 +90,7 @@ def story_key(group: str, stream_id: int, shard: int, slot: int) -> bytes:
 
 
 def of_log(identity: str) -> bytes:
-    """What the keys of a log's groups begin with in the store of another place."""
+    """The prefix of all keys of a log whose groups live in the store of another place."""
     return b"l" + digest(identity)
 
 
@@ -123,17 +124,17 @@ def producer_key(stream_id: int, producer: str) -> bytes:
 
 
 def stream_prefixes(stream_id: int) -> list[bytes]:
-    """What the keys of all that belongs to a stream begin with, and goes with it."""
+    """The prefixes of all keys that belong to a stream and are deleted with it."""
     return [kind + stream_id.to_bytes(4, "big") for kind in (b"a", b"e", b"c", b"k", b"s", b"p")]
 
 
 def shard_keys_of(stream_id: int) -> list[bytes]:
-    """What the keys that groups keep for the shards of a stream begin with."""
+    """The prefixes of the keys that groups keep for the shards of a stream."""
     return [kind + stream_id.to_bytes(4, "big") for kind in (b"a", b"e", b"c", b"k", b"s")]
 
 
 def is_of(key: bytes, group: str) -> bool:
-    """Whether such a key was made for this group."""
+    """Whether a key for a shard belongs to this group."""
     return key[_GROUP_AT:].startswith(digest(group))
 
 

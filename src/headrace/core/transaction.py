@@ -1,8 +1,8 @@
-"""What append, transact and commit do inside one transaction: the same code for every backend that
-has one.
+"""What append, transact and commit do inside one transaction, the same for every backend with
+transactions.
 
-Each function looks first and writes last, so that a refusal leaves no trace in a transaction that
-others share.
+Several calls may share a transaction. So each function checks first and writes last: a refused call
+leaves no trace.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from headrace.core.ports import ABSENT, NOTHING_BEFORE, Commit, Place, Producer,
 from headrace.core.records.limits import check_commit_bytes
 
 PRODUCER_SEQS_REMEMBERED = 64
-"""How many of a producer's last appends to a stream can be repeated safely."""
+"""How many of the last appends of a producer to a stream can be repeated safely."""
 
 STORIES_KEPT = 1024
-"""The stories of how many commits are kept for each group and shard: the newest."""
+"""How many stories of commits are kept per group and shard."""
 
 VALUE_BYTES_MAX = 1024 * 1024
 
@@ -32,7 +32,7 @@ _OUTPUT = struct.Struct(">IIQI")
 
 
 class Part(NamedTuple):
-    """A batch for one shard, already in the form its backend stores."""
+    """A batch for one shard, in the form that its backend stores."""
 
     stream: StreamInfo
     shard: int
@@ -55,7 +55,8 @@ class Transaction(Protocol):
     def get(self, key: bytes) -> Versioned | None: ...
     def put(self, key: bytes, value: bytes | None) -> None: ...
     def end(self, stream: StreamInfo, shard: int) -> int:
-        """The offset the next record gets; `ShardClosed`, or `UnknownStream` if it is gone."""
+        """The offset of the next record. Raises `ShardClosed`, or `UnknownStream` for a deleted
+        stream."""
 
     def add(self, part: Part, base: int) -> None: ...
 
@@ -95,7 +96,7 @@ def check_puts(checks: Mapping[bytes, int], puts: Mapping[bytes, bytes | None]) 
 
 
 def commit(tx: Transaction, commit: Commit, parts: Sequence[Part]) -> list[Place]:
-    """Store a commit; ``parts`` are its outputs and then its dead letters, in order."""
+    """Store a commit. ``parts`` are the outputs of the commit, then its dead letters, in order."""
     state, attempts, story = commit.state, commit.attempts, commit.story
     values = (*state, *state.values(), attempts, story)
     for value in values:
@@ -108,7 +109,8 @@ def commit(tx: Transaction, commit: Commit, parts: Sequence[Part]) -> list[Place
     stored = tx.get(checkpoint_key)
     before = Checkpoint.decoded(stored.value) if stored else Checkpoint()
     after = before.advanced(done)
-    # A slice behind the checkpoint was committed already: by a zombie, or by ourselves unheard.
+    # A slice before the checkpoint was committed already: by a zombie, or by this member in a
+    # commit whose answer was lost.
     if epoch is None or epoch.value != grant.token or after is None:
         raise Fenced(group, done.stream, shard)
     places = _places(tx, parts)
@@ -129,7 +131,7 @@ def commit(tx: Transaction, commit: Commit, parts: Sequence[Part]) -> list[Place
 
 
 def state_entry(row: bytes) -> tuple[bytes, bytes]:
-    """A stored state row as the name and value that were committed."""
+    """The name and the value of a stored entry of state."""
     split = 4 + int.from_bytes(row[:4], "big")
     return row[4:split], row[split:]
 
@@ -186,12 +188,12 @@ def _seen(tx: Transaction, parts: Sequence[Part], producer: Producer) -> list[Pl
 
 
 def last_seq(kept: bytes) -> int:
-    """The number of a producer's last append, by what is remembered of it."""
+    """The number of the last append of a producer, from its stored value."""
     return max((seq for seq, _ in _remembered(kept)), default=NOTHING_BEFORE)
 
 
 def remembering(kept: bytes, seq: int, places: Sequence[Place] = ()) -> bytes:
-    """What is remembered of a producer after one more append."""
+    """The stored value of a producer after one more append."""
     rows = [
         _REMEMBERED.pack(old, len(found) // _PLACE.size) + found for old, found in _remembered(kept)
     ]
@@ -211,7 +213,7 @@ def _remembered(kept: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _places(tx: Transaction, parts: Sequence[Part]) -> list[Place]:
-    """Where each part will begin."""
+    """The place that each part will get."""
     ends: dict[tuple[int, int], int] = {}
     places = []
     for part in parts:

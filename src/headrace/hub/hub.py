@@ -1,4 +1,4 @@
-"""The hub: an opened handle on streams."""
+"""The hub: an open handle on streams, groups and consumers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ SHARDS_DEFAULT = 4
 
 
 class Hub:
-    """Made by `headrace.open`; close it, or use it in a ``with`` block."""
+    """A handle on streams, groups and consumers, made by `headrace.open`. Close it, or use it in a
+    ``with`` block."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -43,27 +44,29 @@ class Hub:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the backend cannot do, with the reasons."""
+        """The capabilities of the backend: what it lacks, with the reasons."""
         return self._backend.capabilities
 
     @property
     def backend(self) -> Backend:
-        """What the hub stands on: the log of its records, and where its groups live."""
+        """The backend of the hub: the log of its records, and the home of its groups."""
         return self._backend
 
     @property
     def log(self) -> Log:
-        """Where the records of the hub live."""
+        """The log that holds the records of the hub."""
         return self._records
 
     @property
     def home(self) -> GroupHome:
-        """Where the groups of the hub live; `Unsupported` with the reason if it has none."""
+        """The home of the groups of the hub; `Unsupported` with the reason if the hub has no
+        groups."""
         return home_of(self._backend)
 
     @property
     def groups(self) -> Groups:
-        """What groups there are, how far they have come; and moving their checkpoints."""
+        """The groups of the hub: to list them, to see their positions, to move their
+        checkpoints."""
         return Groups(self._backend)
 
     def create_stream(
@@ -77,10 +80,10 @@ class Hub:
         retention_bytes: Size | None = None,
         exist_ok: bool = False,
     ) -> Stream:
-        """A new stream; with ``exist_ok`` the one that is there, with the shards it has.
+        """Create a stream. With ``exist_ok`` return an existing one, with the shards it has.
 
-        ``retention`` and ``retention_bytes`` (per shard) say how long records are kept: for ever by
-        default."""
+        ``retention`` and ``retention_bytes`` (per shard) limit how long records are kept. Without
+        them records are kept for ever."""
         found = find_codec(codec)
         if routing not in ROUTINGS:
             raise BadSetting(f"bad routing {routing!r}: one of {', '.join(ROUTINGS)}")
@@ -105,12 +108,12 @@ class Hub:
         return Stream(self._records, info, found)
 
     def stream(self, name: str) -> Stream:
-        """The stream of that name, or `UnknownStream`."""
+        """The stream of this name; `UnknownStream` if there is none."""
         info = self._records.stream(checked_name(name))
         return Stream(self._records, info, find_codec(info.codec))
 
     def streams(self) -> list[StreamInfo]:
-        """What streams there are, sorted by name."""
+        """All streams, sorted by name."""
         return self._records.streams()
 
     def delete_stream(self, name: str) -> None:
@@ -143,11 +146,13 @@ class Hub:
         order: bool = False,
         create: bool = True,
     ) -> Consumer:
-        """A member of a group that reads these streams: it joins at once, and takes its fair share.
+        """Open a consumer: a member of a group that joins at once and reads its fair share of
+        shards.
 
-        ``streams`` are names, or patterns like ``shop/*``. ``start`` says where a shard begins that
-        the group has no checkpoint of. With ``shards`` instead of a group it reads just those of
-        one stream, and remembers nothing. docs/consumers.md tells what each setting does.
+        ``streams`` are names, or patterns like ``shop/*``. ``start`` says where the group begins to
+        read a shard for which it has no checkpoint. With ``shards`` instead of a group the consumer
+        reads these shards of one stream, and stores nothing. docs/consumers.md explains every
+        setting.
 
         >>> import headrace
         >>> hub = headrace.open("memory:")
@@ -171,11 +176,11 @@ class Hub:
         return story_of(self._backend, record_id, depth)
 
     def describe(self) -> dict[str, Any]:
-        """Facts for people and for `headrace doctor`."""
+        """Facts about the backend, for people and for `headrace doctor`."""
         return self._records.describe()
 
     def close(self) -> None:
-        """Let go of everything; once is enough, twice does no harm."""
+        """Close the consumers and the backend of the hub. A second call does nothing."""
         if not self._closed:
             self._closed = True
             for consumer in list(self._consumers):
@@ -216,12 +221,12 @@ def _positive_bytes(retention_bytes: Size | None) -> int | None:
 
 
 def _check_same(info: StreamInfo, spec: StreamSpec) -> None:
-    """The shards of a stream that is there stay; with another codec or routing it could not be
-    used."""
+    """Refuse an existing stream with another codec or routing, because it could not be used as
+    asked. Other shards or another retention are logged, and the stream keeps its own."""
     if (info.codec, info.routing) != (spec.codec, spec.routing):
         raise StreamExists(
             f"stream {info.name!r} exists with codec {info.codec!r} and routing {info.routing!r}, "
-            f"not {spec.codec!r} and {spec.routing!r}: use another name, or what it has"
+            f"not {spec.codec!r} and {spec.routing!r}: use another name, or its codec and routing"
         )
     for what, has, wanted in (
         ("shards", len(info.shards), spec.shards),

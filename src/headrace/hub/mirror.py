@@ -1,7 +1,7 @@
 """Copies a stream from one hub into another, shard by shard.
 
-Nothing is remembered here: where the copy has come to is stored in the target together with the
-records, in one step, so that a copy that was killed goes on without doubles and without loss.
+The mirror itself remembers nothing. The target stores the position of the copy together with the
+records, in one step. So a copy that was killed goes on without doubles and without loss.
 """
 
 from __future__ import annotations
@@ -35,24 +35,25 @@ log = logging.getLogger("headrace")
 
 TURN_RECORDS = 20_000
 TURN_BYTES = COMMIT_BYTES_MAX // 2
-"""What one shard copies before the next has its turn."""
+"""The most that one shard copies before the next shard has its turn."""
 FOLLOW_WAIT_S = 0.5
 
 
 @dataclass(slots=True)
 class ShardCopy:
-    """How far the copy of one shard is, in offsets of the source."""
+    """The progress of the copy of one shard, in offsets of the source."""
 
     shard: int
     at: int
+    """The next offset to copy."""
     end: int
-    """Where the source ended when the copy began."""
+    """The end of the source shard when the copy began."""
     already: int
-    """Offsets of the source that were copied before, gaps among them included."""
+    """How many offsets of the source earlier copies have passed, gaps included."""
     copied: int = 0
-    """Records."""
+    """How many records this copy has copied."""
     missing: int = 0
-    """Offsets that were gone from the source, and passed over."""
+    """How many offsets this copy has passed over because the source had trimmed them."""
 
     @property
     def complete(self) -> bool:
@@ -60,7 +61,7 @@ class ShardCopy:
 
 
 class Mirrored(NamedTuple):
-    """How far a copy is."""
+    """The progress of the copy of a stream."""
 
     stream: str
     target: str
@@ -72,7 +73,7 @@ class Mirrored(NamedTuple):
 
     @property
     def complete(self) -> bool:
-        """Whether all is there that the source held when the copy began."""
+        """Whether the target has all records that the source held when the copy began."""
         return all(shard.complete for shard in self.shards)
 
 
@@ -87,11 +88,11 @@ def mirror(
     stopped: Callable[[], bool] = lambda: False,
     progress: Callable[[Mirrored], None] = lambda found: None,
 ) -> Mirrored:
-    """Copy a stream with every field of its records, up to where it ends now; with ``follow`` go on
-    with what comes, until ``stopped`` says so.
+    """Copy a stream with every field of its records, up to its present end. With ``follow`` go on
+    with new records until ``stopped`` returns True.
 
-    Called again, it goes on where the last call ended, however that ended. The target's stream is
-    created if it is missing; one that holds other records is refused.
+    A second call goes on where the last one ended, also if that one was killed. A missing stream is
+    created in the target. A stream of the target that holds other records is refused.
 
     >>> import headrace
     >>> here, there = headrace.open("memory:"), headrace.open("memory:")
@@ -158,7 +159,7 @@ class _Mirroring:
         self._skip_missing = skip_missing
 
     def turn(self, copy: ShardCopy, copying: Copying) -> bool:
-        """Whether there was something to copy."""
+        """Copy some records of one shard; False if there were none to copy."""
         if copy.complete and not self._follow:
             return False
         try:
@@ -179,8 +180,8 @@ class _Mirroring:
                 "mirror",
                 self._into.name,
                 copy.shard,
-                "another mirror copied the same stream there meanwhile; nothing is doubled, and "
-                "run again this one goes on where that has come to",
+                "another mirror copied the same stream there meanwhile; nothing is doubled. Run "
+                "this mirror again to go on where the other one ended",
             ) from None
         return True
 
@@ -205,7 +206,7 @@ class _Mirroring:
         if not self._skip_missing:
             raise Refused(
                 f"{place}: {missing} offsets from {copy.at} on are gone from the source and were "
-                "never copied; to go on behind them say --skip-missing (skip_missing=True)"
+                "never copied; say --skip-missing (skip_missing=True) to go on after them"
             ) from None
         log.warning("shard=%s: %d offsets from %d on are missing", place, missing, copy.at)
         copy.missing += missing
@@ -233,8 +234,8 @@ def _made(target: Log, stream: StreamInfo, name: str) -> StreamInfo:
     ):
         if has != wanted:
             raise StreamExists(
-                f"stream {name!r} is there with {what} {has}, and its source has {wanted}: copy "
-                "under another name with --as (as_name)"
+                f"stream {name!r} exists with {what} {has}, and its source has {wanted}: copy "
+                "it under another name with --as (as_name)"
             )
     return there
 
@@ -255,7 +256,7 @@ def _begun(
     if _holds_records(target, into, shard):
         raise Refused(
             f"{into.name}:{shard} of the target holds records that are not known to be copied from "
-            f"{stream.name}: copy under another name with --as (as_name)"
+            f"{stream.name}: copy it under another name with --as (as_name)"
         )
     return ShardCopy(shard, start, end, 0)
 
@@ -268,19 +269,20 @@ def _went_back(place: str, at: int, end: int) -> Refused:
 
 
 def _holds_records(target: Log, into: StreamInfo, shard: int) -> bool:
-    """Offsets alone do not tell: what was aborted takes some too."""
+    """Whether a shard of the target holds records. Its bounds alone do not say it, because aborted
+    records take offsets too."""
     at, end = target.bounds(into, shard)
     while at < end:
         reading = target.read(into, shard, at, end, max_records=1, max_bytes=1)
         if any(map(len, reading.batches)):
             return True
-        assert reading.next > at, f"{into.name}:{shard}: a read at {at} of {end} led nowhere"
+        assert reading.next > at, f"{into.name}:{shard}: a read at {at} of {end} did not advance"
         at = reading.next
     return False
 
 
 def _pieces(reading: ReadResult) -> Iterator[tuple[Batch, int]]:
-    """What was read as batches that fit one commit each, with the position behind each."""
+    """The records of a read as batches that fit one commit each, each with the offset after it."""
     whole = _joined([batch for batch in reading.batches if len(batch)])
     done = 0
     while done < len(whole):
@@ -294,7 +296,7 @@ def _pieces(reading: ReadResult) -> Iterator[tuple[Batch, int]]:
 
 
 def _joined(batches: Sequence[Batch]) -> Batch:
-    """As one: what was appended record by record is not copied so."""
+    """The batches as one batch: records that were appended one by one are copied together."""
     if len(batches) == 1:
         return batches[0]
     if not batches:

@@ -1,4 +1,4 @@
-"""`headrace.open`: a hub by its address."""
+"""`headrace.open`: opens a hub by its address."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ def open(
     settings: Mapping[str, object] | None = None,
     groups: str | os.PathLike[str] | None = None,
 ) -> Hub:
-    """Open a hub: a directory, ``kafka://host:9092``, ``memory:``, or ``memory:name`` for one that
-    this process shares.
+    """Open a hub: a directory, ``kafka://host:9092``, ``memory:``, or ``memory:name`` for a hub in
+    memory that all of this process shares.
 
-    ``create=False`` refuses a directory that holds no hub. ``map_size`` is address space, not disk:
-    it grows by itself. ``write_timeout`` bounds how long a write waits for a lock that a stopped
+    ``create=False`` refuses a directory that holds no hub. ``map_size`` is address space, not disk,
+    and grows by itself. ``write_timeout`` bounds how long a write waits for a lock that a stopped
     process holds, or for brokers that do not answer. ``settings`` are properties of the Kafka
     client, beside those in the URL: docs/kafka.md. ``groups`` names another hub where the groups of
-    this one live: records here, groups there. Consumers work so; computations do not, because no
-    commit can hold outputs and checkpoint in two places.
+    this one live: records here, groups there. Consumers work with groups elsewhere.
+    Computations do not, because no commit can hold outputs and checkpoint in two places.
 
     >>> import headrace
     >>> with headrace.open("memory:") as hub:

@@ -1,4 +1,4 @@
-"""Running a topology: ``headrace.run`` and ``headrace.start``."""
+"""``headrace.run`` and ``headrace.start``: run a topology as one replica."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ STOP_S = 30.0
 
 
 class Running:
-    """A topology at work, in the background: made by `headrace.start`."""
+    """A topology that runs in the background; `headrace.start` makes it."""
 
     def __init__(self, topology: Topology, hub: Hub, replica: Replica, owns_hub: bool) -> None:
         self.topology = topology
@@ -55,12 +55,12 @@ class Running:
 
     @property
     def name(self) -> str:
-        """Of this replica: its member name in the groups."""
+        """The name of this replica, which is its member name in the groups."""
         return self.replica.name
 
     @property
     def counters(self) -> Mapping[str, Counters]:
-        """What was counted here, by computation."""
+        """The counters of this replica, by computation."""
         return self.replica.dispatcher.counters
 
     @property
@@ -68,9 +68,10 @@ class Running:
         return not self.replica.ended.is_set()
 
     def caught_up(self) -> bool:
-        """Whether every input is consumed, by whatever replica; what is stopped does not count.
+        """Whether the replicas have consumed every input; stopped shards do not count.
 
-        Upstream first: what is done there has left its outputs before downstream is looked at."""
+        Upstream computations are checked first: what they have committed includes their outputs, so
+        the check of a downstream computation sees those."""
         groups = Groups(self.hub.backend)
         for each in self.topology.computations:
             group = groups.load(each.name)
@@ -98,8 +99,8 @@ class Running:
         until_caught_up: bool = False,
         on_tick: Callable[[], object] | None = None,
     ) -> bool:
-        """Until it ends, or every input is consumed: True; False after the time. Whatever made it
-        end by mistake is raised."""
+        """Wait until the run has ended, or until every input is consumed: True. After ``timeout``:
+        False. An error that ended the run is raised."""
         until_s = None if timeout is None else time.monotonic() + seconds(timeout)
         while self.is_running:
             if until_caught_up and self.replica.dispatcher.is_idle and self.caught_up():
@@ -113,14 +114,14 @@ class Running:
         return True
 
     def _raise_failure(self) -> None:
-        """Once: whoever hears of it first."""
+        """Raise the error that ended the replica, once: the first caller gets it."""
         failure, self.replica.failure = self.replica.failure, None
         if failure is not None:
             raise failure
 
     def stop(self, timeout: Duration = STOP_S) -> bool:
-        """Let the records in hand end, commit, leave the groups: True if all ended in time, False
-        if some had to be given up. Nothing is lost either way."""
+        """Finish the records in hand, commit, and leave the groups. True if all records in hand
+        were finished in time, False if some were given up. Nothing is lost either way."""
         self._forget_sigterm()
         clean = self.replica.stop(seconds(timeout))
         self.close()
@@ -168,8 +169,8 @@ def start(
     skip_first_failures: int = 0,
     clock: Callable[[], float] = time.monotonic,
 ) -> Running:
-    """Run a topology in the background, as one replica of its groups: its lanes are threads, or
-    ``processes``, or tasks of a session of ``spark``.
+    """Run a topology in the background, as one replica of its groups. Its lanes are threads, or
+    ``processes``, or tasks of a ``spark`` session.
 
     >>> import headrace
     >>> from headrace import Topology, computation
@@ -187,7 +188,7 @@ def start(
     [{'total': 42}]
     """
     if not isinstance(topology, Topology):
-        raise BadTopology(f"{topology!r} is no topology: Topology(bill, index)")
+        raise BadTopology(f"{topology!r} is not a topology: write Topology(bill, index)")
     if not isinstance(settings, RunSettings):
         settings = read_settings(settings)
     settings = _changed(
@@ -223,13 +224,13 @@ def run(
     until_caught_up: bool = False,
     **settings: Any,
 ) -> Mapping[str, Counters]:
-    """Run a topology until SIGTERM or Ctrl-C, or until every input is consumed; what was counted.
-    The settings are those of `start`."""
+    """Run a topology until SIGTERM or Ctrl-C, or until every input is consumed, and return its
+    counters. The settings are those of `start`."""
     running = start(topology, hub, **settings)
     try:
         running.wait(until_caught_up=until_caught_up)
     except KeyboardInterrupt:
-        log.warning("ending: once more ends at once")
+        log.warning("ending; press Ctrl-C again to end at once")
     finally:
         running.stop()
     return running.counters
@@ -317,16 +318,18 @@ def _engine(processes: bool, spark: SparkSession | None) -> Engine:
     if spark is None:
         return IN_PROCESSES if processes else IN_THREADS
     if processes:
-        raise BadSetting("processes=True and spark=…: lanes live in processes, or on Spark")
-    # Not at the top: this works without Spark.
+        raise BadSetting(
+            "processes=True and spark=…: lanes are processes or tasks of Spark, not both"
+        )
+    # Not at the top: `headrace.run` works without Spark.
     from headrace.spark.lanes.engine import on_spark
 
     return on_spark(spark)
 
 
 def make_streams(hub: Hub, topology: Topology, settings: RunSettings) -> None:
-    """Make the streams that are not there yet; a source that nobody said how to make is taken for
-    a misspelt one."""
+    """Create the missing streams of a topology. A missing source without settings is refused,
+    because its name is probably misspelt."""
     there = {info.name: info for info in hub.streams()}
     missing = {
         name: settings.stream(name, topology) for name in topology.streams if name not in there

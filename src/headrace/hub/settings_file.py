@@ -4,24 +4,22 @@
 
     [run]
     lanes = 4                      # and allocation, session, heartbeat, max_wait_handler
-    [streams."shop/orders"]        # how it is made if it is not there yet
+    [streams."shop/orders"]        # how a missing stream is created
     shards = 8
     [computations.bill]
     concurrency = 1
     [policies.bill]
     then = "dead-letter"
-    [options]                      # handed to computations as ctx.options
+    [options]                      # computations see them as ctx.options
     currency = "EUR"
     [spark]                        # and remote, ui
     master = "spark://host:7077"
     [spark.conf]
     "spark.executor.memory" = "2g"
 
-In ``streams``, ``computations`` and ``policies`` a section of the name ``default`` holds for all.
-What is said under a name wins over what the code says, and that over ``default``. Only the fields
-that a section gives replace those that would hold otherwise; the others stay. A policy in the code
-is a whole one: ``default`` changes nothing in it.
-"""
+In ``streams``, ``computations`` and ``policies`` a section named ``default`` holds for all. A
+section for one name wins over the code, and the code wins over ``default``. A section replaces only
+the fields that it gives. A policy in the code is complete: ``default`` changes no field of it."""
 
 from __future__ import annotations
 
@@ -37,14 +35,15 @@ SETTINGS_FILE = "headrace.toml"
 
 
 def read_settings(path: str | os.PathLike[str] | None) -> RunSettings:
-    """The settings that a file gives; with None those that hold without a file."""
+    """The settings of a file; without a path the defaults."""
     if path is None:
         return RunSettings()
     return RunSettings.of_sections(_parsed(Path(path)), str(path))
 
 
 def settings_here() -> RunSettings:
-    """The settings of ``headrace.toml`` in the current directory, if there is one."""
+    """The settings of ``headrace.toml`` in the current directory; without that file the
+    defaults."""
     return read_settings(SETTINGS_FILE if Path(SETTINGS_FILE).exists() else None)
 
 
