@@ -1,4 +1,4 @@
-"""The groups of a hub: listed, measured, told, and moved by hand."""
+"""The groups of a hub: listed, measured, explained, and moved by hand."""
 
 from __future__ import annotations
 
@@ -55,8 +55,14 @@ from headrace.groups.admin import Groups
 from headrace.groups.coordinator import Coordinator
 from headrace.groups.positions import Position, Seek
 from headrace.groups.stopped import TRIES_MAX
-from headrace.ops.explain import Told, told
-from headrace.ops.views import explanation, group_view, history_views, lag_views, latency_views
+from headrace.ops.explain import GroupChanges, changes_of
+from headrace.ops.group_views import (
+    explanation,
+    group_view,
+    history_views,
+    lag_views,
+    latency_views,
+)
 
 GROUP = "billing"
 STREAM = "orders"
@@ -1015,8 +1021,8 @@ def test_a_stop_that_comes_late_does_not_stop_what_was_resumed(backend: Backend)
 # What happened
 
 
-def _story(groups: Groups, name: str = GROUP) -> Told:
-    return told(groups.stored(name), groups.replayed(name, groups.history(name)))
+def _changes(groups: Groups, name: str = GROUP) -> GroupChanges:
+    return changes_of(groups.stored(name), groups.replayed(name, groups.history(name)))
 
 
 def test_start_join_scale_down_and_death_are_seen_in_the_history(backend: Backend) -> None:
@@ -1032,7 +1038,7 @@ def test_start_join_scale_down_and_death_are_seen_in_the_history(backend: Backen
     coordinator.apply(GROUP, Evict("A", 1, "dead"))
     coordinator.apply(GROUP, Evict("C", 1, "silent", 11.0))
     groups = _groups(backend)
-    rows = history_views(groups.history(GROUP), _story(groups))
+    rows = history_views(groups.history(GROUP), _changes(groups))
     assert [(row["version"], row["what"], row["moved"]) for row in rows] == [
         (1, "A joined and made the group", ["orders:0-3 held by A under epoch 1"]),
         (2, "B joined", ["orders:2-3 moving from A to B"]),
@@ -1072,7 +1078,7 @@ def test_the_journal_of_a_restless_group_stays_small_and_whole(backend: Backend)
     groups = _groups(backend)
     assert len(groups.history(GROUP)) == journal.ENTRIES_KEPT
     assert len(list(backend.scan(b"j"))) == journal.ENTRIES_KEPT + journal.SNAPSHOTS_KEPT
-    story = _story(groups)
+    story = _changes(groups)
     assert (story.begin, story.note) == (256, "")
     assert set(story.causes) == set(range(257, 399))
 
@@ -1084,7 +1090,7 @@ def _why(groups: Groups) -> dict[int, str]:
     group = groups.load(GROUP)
     shards = sorted(group.shards)
     attempts = groups.attempts(group)
-    view = explanation(group, shards, groups.positions(group), _story(groups), attempts=attempts)
+    view = explanation(group, shards, groups.positions(group), _changes(groups), attempts=attempts)
     assert [row["shard"] for row in view["shards"]] == [str(shard) for shard in shards]
     return {shard.index: row["why"] for shard, row in zip(shards, view["shards"], strict=True)}
 
@@ -1133,7 +1139,7 @@ def test_a_free_shard_is_free_for_a_reason(backend: Backend) -> None:
     coordinator.apply(GROUP, Stop(_at(0), 1))
     groups = _groups(backend)
     group = groups.load(GROUP)
-    view = explanation(group, sorted(group.shards), groups.positions(group), _story(groups))
+    view = explanation(group, sorted(group.shards), groups.positions(group), _changes(groups))
     why = {row["shard"]: row["why"] for row in view["shards"]}
     assert why["bills:0"].endswith("no member reads bills")
     assert why["orders:0"] == (
@@ -1141,11 +1147,11 @@ def test_a_free_shard_is_free_for_a_reason(backend: Backend) -> None:
         "it was stopped at 2023-11-14T22:13:20.002Z"
     )
     assert why["orders:2"].endswith(
-        "allocator capped(3) gives it to nobody: all who may hold it have as many as they may"
+        "allocator capped(3) gives it to no member: all that may hold it have as many as they may"
     )
     coordinator.apply(GROUP, Release("A", 1, {_at(0): 1}))
     assert _why(groups)[0].endswith(
-        "it was stopped at 2023-11-14T22:13:20.002Z, and is given to nobody until it is resumed"
+        "it was stopped at 2023-11-14T22:13:20.002Z, and is given to no member until it is resumed"
     )
 
 
@@ -1160,23 +1166,23 @@ def test_where_the_allocator_is_not_known_no_tale_is_told(backend: Backend) -> N
     coordinator.apply(GROUP, _join(stream, "A", allocator=own))
     coordinator.apply(GROUP, _join(stream, "B", allocator=own))
     strange, knowing = _groups(backend), _groups(backend, own)
-    assert _story(strange).note == (
+    assert _changes(strange).note == (
         "who moved why cannot be told here: allocator 'own' version '3' is not known to this "
         "process"
     )
-    rows = history_views(strange.history(GROUP), _story(strange))
+    rows = history_views(strange.history(GROUP), _changes(strange))
     assert [(row["what"], row["moved"]) for row in rows] == [("A joined", None), ("B joined", None)]
     assert _why(strange)[0] == "promised to B, waits for A to let go"
-    assert _story(knowing).note == ""
+    assert _changes(knowing).note == ""
     assert _why(knowing)[0].endswith("since version 2 (B joined)")
     strange.seek(GROUP, 3, force=True)
-    assert _story(knowing).note == ""
-    assert "is not known to this process" in _story(strange).note
+    assert _changes(knowing).note == ""
+    assert "is not known to this process" in _changes(strange).note
     waiting = _coordinator(backend)
     waiting.apply(GROUP, Evict("A", 1, "dead"))
     assert _why(knowing)[0] == (
-        "free since version 5 (A was evicted: its process is dead): not dealt yet: who changed "
-        "the group last does not know allocator own"
+        "free since version 5 (A was evicted: its process is dead): not dealt yet: the "
+        "member that changed the group last does not know allocator own"
     )
 
 
@@ -1187,9 +1193,9 @@ def test_an_allocator_that_is_another_by_now_is_found_out(backend: Backend) -> N
     for name in "AB":
         coordinator.apply(GROUP, _join(stream, name, allocator=own))
     changed = Allocator("own", "3", deal=balanced.deal)
-    story = _story(_groups(backend, changed))
+    story = _changes(_groups(backend, changed))
     assert "does not lead to the group as it is" in story.note
-    assert (story.chapters, story.causes, story.begin) == ({}, {}, None)
+    assert (story.by_shard, story.causes, story.begin) == ({}, {}, None)
 
 
 def test_a_journal_that_does_not_reach_back_says_so(backend: Backend) -> None:
@@ -1199,7 +1205,7 @@ def test_a_journal_that_does_not_reach_back_says_so(backend: Backend) -> None:
     coordinator.apply(GROUP, Configure(1, order=True, timeout_s=5.0, allocator=capped(2)))
     backend.transact({}, {store_keys.journal_key(GROUP, 1): None})
     groups = _groups(backend)
-    story = _story(groups)
+    story = _changes(groups)
     assert "does not reach back" in story.note
     rows = history_views(groups.history(GROUP), story)
     assert [row["what"] for row in rows] == [
@@ -1250,7 +1256,7 @@ def _shown(groups: Groups, entries: bool = True) -> dict[int, dict[str, Any]]:
 def test_a_stopped_shard_is_shown_with_the_record_and_the_reason(backend: Backend) -> None:
     _in_trouble(backend)
     groups = _groups(backend)
-    told = {
+    attempts = {
         "record": "orders:0+4",
         "failed": 21,
         "deaths": 2,
@@ -1258,14 +1264,14 @@ def test_a_stopped_shard_is_shown_with_the_record_and_the_reason(backend: Backen
         "reason": "boom",
     }
     rows = _shown(groups)
-    assert (rows[0]["stopped"], rows[0]["attempts"]) == (True, told)
+    assert (rows[0]["stopped"], rows[0]["attempts"]) == (True, attempts)
     assert rows[0]["stopped_since"] == "2023-11-14T22:13:20.001Z"
-    assert _shown(groups, entries=False)[0]["stopped_since"] == told["at"]
+    assert _shown(groups, entries=False)[0]["stopped_since"] == attempts["at"]
     assert [rows[1][key] for key in ("stopped", "attempts", "stopped_since")] == [False, None, None]
     assert _why(groups)[0] == (
         "free since version 3 (A let go of orders:0): it was stopped at 2023-11-14T22:13:20.001Z "
         "because orders:0+4 failed 21 times, and 2 processes died there (boom), and is given to "
-        "nobody until it is resumed"
+        "no member until it is resumed"
     )
     groups.resume(GROUP)
     rows = _shown(groups)

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from headrace.core.errors import BadSetting, HeadraceError, Unsupported
 from headrace.core.model import Bounds, Record, Slice, StreamInfo
+from headrace.core.nearest import did_you_mean
 from headrace.core.records.batch import Batch
 
 Capability = Literal[
@@ -43,8 +44,13 @@ class Capabilities:
     missing: Mapping[Capability, str] = field(default_factory=dict)
 
     def require(self, *wanted: Capability) -> None:
-        """Nothing, or `Unsupported` with the reason for the first that is missing."""
+        """Raise `Unsupported`, with its reason, for the first capability that is missing."""
         for capability in wanted:
+            if capability not in CAPABILITIES:
+                raise BadSetting(
+                    f"unknown capability {capability!r}: known are {', '.join(CAPABILITIES)}"
+                    f"{did_you_mean(capability, CAPABILITIES)}"
+                )
             if capability in self.missing:
                 raise self.refusal(capability)
 

@@ -178,8 +178,9 @@ class _Mirroring:
                 "mirror",
                 self._into.name,
                 copy.shard,
-                "another mirror copied the same stream there meanwhile; nothing is doubled, and "
-                "run again this one goes on where that has come to",
+                "another mirror copied the same stream there meanwhile; nothing is doubled: run "
+                "this one again, and it goes on behind the other",
+                copying=True,
             ) from None
         return True
 

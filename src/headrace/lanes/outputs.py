@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypedDict, Unpack
 
 from headrace.core.errors import BadOutput
 from headrace.core.model import StreamInfo
+from headrace.core.nearest import did_you_mean
 from headrace.core.ports import Append, Codec
 from headrace.core.quantities import Instant, shown_size
 from headrace.core.records.batch import COMMIT_BYTES_MAX, ROW_OVERHEAD, Batch, Row, timed_batch
@@ -268,7 +269,10 @@ def _check_more(more: More) -> None:
     unknown = more.keys() - More.__annotations__.keys()
     if unknown:
         known = ", ".join(More.__annotations__)
-        raise TypeError(f"out.append takes no {', '.join(unknown)}: value, key, {known}")
+        raise TypeError(
+            f"out.append takes no {', '.join(unknown)}: value, key, {known}"
+            f"{did_you_mean(min(unknown), More.__annotations__)}"
+        )
 
 
 def _carry_on(gathered: _Gathered, first: int, mark: Provenance) -> None:
