@@ -2,106 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import json
-import logging
-import os
-import pty
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 import headrace
-from headrace.cli.main import main
-
-
-class Shell:
-    """Runs ``headrace`` in a directory of its own."""
-
-    def __init__(
-        self, cwd: Path, patch: pytest.MonkeyPatch, captured: pytest.CaptureFixture[str]
-    ) -> None:
-        self.cwd = cwd
-        self._patch = patch
-        self._captured = captured
-        self.environment = {k: v for k, v in os.environ.items() if k != "HEADRACE_HUB"}
-        self.environment["COLUMNS"] = "200"
-        patch.chdir(cwd)
-        patch.delenv("HEADRACE_HUB", raising=False)
-        patch.setenv("COLUMNS", "200")
-
-    def __call__(
-        self, *arguments: str, given: bytes = b"", code: int = 0, **environment: str
-    ) -> tuple[str, str]:
-        """What it prints, run in this process: as the real one, only sooner."""
-        with self._patch.context() as patch:
-            for name, value in environment.items():
-                patch.setenv(name, value)
-            patch.setattr(sys, "argv", ["headrace", *arguments])
-            patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))
-            with pytest.raises(SystemExit) as end:
-                main()
-        out, err = self._captured.readouterr()
-        assert (end.value.code or 0) == code, f"{arguments}: {end.value.code}\n{out}\n{err}"
-        return out, err
-
-    def fails(self, *arguments: str, given: bytes = b"", **environment: str) -> str:
-        """The one line that a wrong call ends with."""
-        out, err = self(*arguments, given=given, code=2, **environment)
-        assert out == ""
-        assert err.startswith("headrace: ")
-        assert err.count("\n") == 1, err
-        return err
-
-    def on_terminal(self, *arguments: str, typed: bytes = b"") -> str:
-        """What a person sees of it."""
-        ours, theirs = pty.openpty()
-        os.write(ours, typed)
-        child = subprocess.Popen(
-            [sys.executable, "-m", "headrace", *arguments],
-            cwd=self.cwd,
-            env=self.environment | {"TERM": "xterm-256color"},
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-        )
-        os.close(theirs)
-        with os.fdopen(ours, "rb", buffering=0) as screen:
-            shown = b"".join(iter(lambda: _seen(screen), b"")).decode()
-        assert child.wait(60) == 0, shown
-        return shown
-
-    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        # Whatever this process inherited: Ctrl-C works in a child that a person starts.
-        interruptible = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-        code = f"{interruptible}; from headrace.cli.main import main; main()"
-        return subprocess.Popen(
-            [sys.executable, "-c", code, *arguments],
-            cwd=self.cwd,
-            env=self.environment,
-            stdout=subprocess.PIPE,
-        )
-
-
-def _seen(screen: io.FileIO) -> bytes:
-    try:
-        return screen.read(65536)
-    except OSError:
-        return b""  # so Linux tells that nobody has the terminal any more
-
-
-@pytest.fixture
-def shell(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Iterator[Shell]:
-    log = logging.getLogger("headrace")
-    before = log.level, list(log.handlers), log.propagate
-    yield Shell(tmp_path, monkeypatch, capsys)
-    log.level, log.handlers, log.propagate = before
+from tests.cli.shell import Shell
 
 
 @pytest.fixture
@@ -286,7 +195,7 @@ def test_doctor_tells_versions_sizes_and_the_lock(orders: Shell) -> None:
     found = {f["what"]: f for f in json.loads(orders("doctor", "--json")[0])}
     assert found["python"]["found"].startswith("3.")
     assert found["lmdb"]["ok"] is True
-    assert found["write_lock"]["found"] == "nobody holds it"
+    assert found["write_lock"]["found"] == "not held"
     assert found["bytes_free_disk"]["ok"] is True
     assert {"java", "bytes_used", "readers", "stale_readers_cleared", "streams"} <= set(found)
 

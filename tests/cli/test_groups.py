@@ -27,7 +27,7 @@ from headrace.core.groups.events import (
 from headrace.core.model import ShardId, Slice
 from headrace.core.ports import Commit, Grant
 from headrace.groups.coordinator import Coordinator
-from tests.cli.test_commands import Shell
+from tests.cli.shell import Shell
 
 
 class Working:
@@ -416,7 +416,7 @@ def test_it_is_explained_why_a_shard_is_stopped(troubled: Working) -> None:
     assert "it was stopped at 20" in why["shop/orders:0"]
     assert why["shop/orders:0"].endswith(
         "because shop/orders:0+4 failed 21 times (ValueError: \x1b[31mno\x07 price), "
-        "and is given to nobody until it is resumed"
+        "and is given to no member until it is resumed"
     )
     assert why["shop/orders:2"].endswith(
         "; it is tried again because shop/orders:2+0 failed 3 times (no stock)"

@@ -12,7 +12,7 @@ import pytest
 
 from headrace.tools.kafka_node import Broker
 from headrace.tools.kafka_node.ports import free_ports
-from tests.cli.test_commands import Shell
+from tests.cli.shell import Shell
 
 
 class Kafka:
@@ -95,6 +95,20 @@ def test_a_port_that_is_taken_is_one_line(kafka: Kafka) -> None:
         port = taken.getsockname()[1]
         line = kafka.fails("start", "--port", str(port))
     assert f"port {port} of 127.0.0.1 is taken by another program: choose another" in line
+
+
+def test_a_start_on_a_taken_port_leaves_nothing_behind(kafka: Kafka, tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        before = sorted(tmp_path.rglob("*"))
+        kafka.fails("start", "--port", port)
+        kafka.fails("start", "--port", port, "--dir", str(empty))
+        kafka.fails("start", "--port", port, "--dir", str(tmp_path / "new" / "place"))
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_what_cannot_be_fetched_is_one_line(

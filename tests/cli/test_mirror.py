@@ -12,9 +12,7 @@ import headrace
 from headrace.cli import mirror as module
 from headrace.hub import mirror as copied
 from headrace.testing.children import Child, until
-from tests.cli.test_commands import Shell, shell
-
-__all__ = ["shell"]
+from tests.cli.shell import Shell
 
 NAME = "shop/orders"
 

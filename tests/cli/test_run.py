@@ -19,9 +19,7 @@ import pytest
 import headrace
 from headrace.cli.run import _log_to_stderr
 from headrace.testing.children import until
-from tests.cli.test_commands import Shell, shell
-
-__all__ = ["shell"]
+from tests.cli.shell import Shell
 
 SHOP = """\
 import time

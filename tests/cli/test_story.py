@@ -9,9 +9,7 @@ import pytest
 
 import headrace
 from headrace import Policy, Topology, computation
-from tests.cli.test_commands import Shell, shell
-
-__all__ = ["shell"]
+from tests.cli.shell import Shell
 
 ONE: dict[str, Any] = {"shards": 1, "codec": "json"}
 

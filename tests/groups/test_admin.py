@@ -1,4 +1,4 @@
-"""The groups of a hub: listed, measured, told, and moved by hand."""
+"""The groups of a hub: listed, measured, explained, and moved by hand."""
 
 from __future__ import annotations
 
@@ -57,8 +57,14 @@ from headrace.groups.admin import Groups
 from headrace.groups.coordinator import Coordinator
 from headrace.groups.positions import Position, Seek
 from headrace.groups.stopped import TRIES_MAX
-from headrace.ops.explain import Told, told
-from headrace.ops.views import explanation, group_view, history_views, lag_views, latency_views
+from headrace.ops.explain import GroupChanges, changes_of
+from headrace.ops.group_views import (
+    explanation,
+    group_view,
+    history_views,
+    lag_views,
+    latency_views,
+)
 
 GROUP = "billing"
 STREAM = "orders"
@@ -1021,8 +1027,8 @@ def test_a_late_stop_does_not_stop_a_resumed_shard(backend: LogAndStore) -> None
 # What happened
 
 
-def _story(groups: Groups, name: str = GROUP) -> Told:
-    return told(groups.stored(name), groups.replayed(name, groups.history(name)))
+def _changes(groups: Groups, name: str = GROUP) -> GroupChanges:
+    return changes_of(groups.stored(name), groups.replayed(name, groups.history(name)))
 
 
 def test_joins_leaves_and_evictions_are_shown_in_the_history(backend: LogAndStore) -> None:
@@ -1038,7 +1044,7 @@ def test_joins_leaves_and_evictions_are_shown_in_the_history(backend: LogAndStor
     coordinator.apply(GROUP, Evict("A", 1, "dead"))
     coordinator.apply(GROUP, Evict("C", 1, "silent", 11.0))
     groups = _groups(backend)
-    rows = history_views(groups.history(GROUP), _story(groups))
+    rows = history_views(groups.history(GROUP), _changes(groups))
     assert [(row["version"], row["what"], row["moved"]) for row in rows] == [
         (1, "A joined and made the group", ["orders:0-3 held by A under epoch 1"]),
         (2, "B joined", ["orders:2-3 moving from A to B"]),
@@ -1078,7 +1084,7 @@ def test_the_journal_of_a_busy_group_stays_small_and_replayable(backend: LogAndS
     groups = _groups(backend)
     assert len(groups.history(GROUP)) == journal.ENTRIES_KEPT
     assert len(list(backend.scan(b"j"))) == journal.ENTRIES_KEPT + journal.SNAPSHOTS_KEPT
-    story = _story(groups)
+    story = _changes(groups)
     assert (story.begin, story.note) == (256, "")
     assert set(story.causes) == set(range(257, 399))
 
@@ -1090,7 +1096,7 @@ def _why(groups: Groups) -> dict[int, str]:
     group = groups.load(GROUP)
     shards = sorted(group.shards)
     attempts = groups.attempts(group)
-    view = explanation(group, shards, groups.positions(group), _story(groups), attempts=attempts)
+    view = explanation(group, shards, groups.positions(group), _changes(groups), attempts=attempts)
     assert [row["shard"] for row in view["shards"]] == [str(shard) for shard in shards]
     return {shard.index: row["why"] for shard, row in zip(shards, view["shards"], strict=True)}
 
@@ -1139,7 +1145,7 @@ def test_the_explanation_of_a_free_shard_names_the_reason(backend: LogAndStore) 
     coordinator.apply(GROUP, Stop(_at(0), 1))
     groups = _groups(backend)
     group = groups.load(GROUP)
-    view = explanation(group, sorted(group.shards), groups.positions(group), _story(groups))
+    view = explanation(group, sorted(group.shards), groups.positions(group), _changes(groups))
     why = {row["shard"]: row["why"] for row in view["shards"]}
     assert why["bills:0"].endswith("no member reads bills")
     assert why["orders:0"] == (
@@ -1147,11 +1153,11 @@ def test_the_explanation_of_a_free_shard_names_the_reason(backend: LogAndStore) 
         "it was stopped at 2023-11-14T22:13:20.002Z"
     )
     assert why["orders:2"].endswith(
-        "allocator capped(3) gives it to nobody: all who may hold it have as many as they may"
+        "allocator capped(3) gives it to no member: all that may hold it have as many as they may"
     )
     coordinator.apply(GROUP, Release("A", 1, {_at(0): 1}))
     assert _why(groups)[0].endswith(
-        "it was stopped at 2023-11-14T22:13:20.002Z, and is given to nobody until it is resumed"
+        "it was stopped at 2023-11-14T22:13:20.002Z, and is given to no member until it is resumed"
     )
 
 
@@ -1166,23 +1172,23 @@ def test_an_unknown_allocator_leaves_moves_unexplained(backend: LogAndStore) -> 
     coordinator.apply(GROUP, _join(stream, "A", allocator=own))
     coordinator.apply(GROUP, _join(stream, "B", allocator=own))
     strange, knowing = _groups(backend), _groups(backend, own)
-    assert _story(strange).note == (
+    assert _changes(strange).note == (
         "who moved why cannot be told here: allocator 'own' version '3' is not known to this "
         "process"
     )
-    rows = history_views(strange.history(GROUP), _story(strange))
+    rows = history_views(strange.history(GROUP), _changes(strange))
     assert [(row["what"], row["moved"]) for row in rows] == [("A joined", None), ("B joined", None)]
     assert _why(strange)[0] == "promised to B, waits for A to let go"
-    assert _story(knowing).note == ""
+    assert _changes(knowing).note == ""
     assert _why(knowing)[0].endswith("since version 2 (B joined)")
     strange.seek(GROUP, 3, force=True)
-    assert _story(knowing).note == ""
-    assert "is not known to this process" in _story(strange).note
+    assert _changes(knowing).note == ""
+    assert "is not known to this process" in _changes(strange).note
     waiting = _coordinator(backend)
     waiting.apply(GROUP, Evict("A", 1, "dead"))
     assert _why(knowing)[0] == (
-        "free since version 5 (A was evicted: its process is dead): not dealt yet: who changed "
-        "the group last does not know allocator own"
+        "free since version 5 (A was evicted: its process is dead): not dealt yet: the "
+        "member that changed the group last does not know allocator own"
     )
 
 
@@ -1193,9 +1199,9 @@ def test_an_allocator_that_changed_its_result_is_detected(backend: LogAndStore) 
     for name in "AB":
         coordinator.apply(GROUP, _join(stream, name, allocator=own))
     changed = Allocator("own", "3", deal=balanced.deal)
-    story = _story(_groups(backend, changed))
+    story = _changes(_groups(backend, changed))
     assert "does not lead to the group as it is" in story.note
-    assert (story.chapters, story.causes, story.begin) == ({}, {}, None)
+    assert (story.by_shard, story.causes, story.begin) == ({}, {}, None)
 
 
 def test_an_incomplete_journal_is_reported(backend: LogAndStore) -> None:
@@ -1205,7 +1211,7 @@ def test_an_incomplete_journal_is_reported(backend: LogAndStore) -> None:
     coordinator.apply(GROUP, Configure(1, order=True, timeout_s=5.0, allocator=capped(2)))
     backend.transact({}, {store_keys.journal_key(GROUP, 1): None})
     groups = _groups(backend)
-    story = _story(groups)
+    story = _changes(groups)
     assert "does not reach back" in story.note
     rows = history_views(groups.history(GROUP), story)
     assert [row["what"] for row in rows] == [
@@ -1256,7 +1262,7 @@ def _shown(groups: Groups, entries: bool = True) -> dict[int, dict[str, Any]]:
 def test_a_stopped_shard_is_shown_with_the_record_and_the_reason(backend: LogAndStore) -> None:
     _in_trouble(backend)
     groups = _groups(backend)
-    told = {
+    attempts = {
         "record": "orders:0+4",
         "failed": 21,
         "deaths": 2,
@@ -1264,14 +1270,14 @@ def test_a_stopped_shard_is_shown_with_the_record_and_the_reason(backend: LogAnd
         "reason": "boom",
     }
     rows = _shown(groups)
-    assert (rows[0]["stopped"], rows[0]["attempts"]) == (True, told)
+    assert (rows[0]["stopped"], rows[0]["attempts"]) == (True, attempts)
     assert rows[0]["stopped_since"] == "2023-11-14T22:13:20.001Z"
-    assert _shown(groups, entries=False)[0]["stopped_since"] == told["at"]
+    assert _shown(groups, entries=False)[0]["stopped_since"] == attempts["at"]
     assert [rows[1][key] for key in ("stopped", "attempts", "stopped_since")] == [False, None, None]
     assert _why(groups)[0] == (
         "free since version 3 (A let go of orders:0): it was stopped at 2023-11-14T22:13:20.001Z "
         "because orders:0+4 failed 21 times, and 2 processes died there (boom), and is given to "
-        "nobody until it is resumed"
+        "no member until it is resumed"
     )
     groups.resume(GROUP)
     rows = _shown(groups)

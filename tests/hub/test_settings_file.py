@@ -189,9 +189,9 @@ def test_names_missing_in_the_topology_are_reported(file: Path) -> None:
     )
     assert read.unknown_names(Topology(_made("bill"), name="shop")) == [
         f'{file}: [streams."shop/order"]: topology=shop has none of that name; '
-        "did you mean shop/orders?",
+        "did you mean 'shop/orders'?",
         f"{file}: [computations.unlike]: topology=shop has none of that name",
-        f"{file}: [policies.bil]: topology=shop has none of that name; did you mean bill?",
+        f"{file}: [policies.bil]: topology=shop has none of that name; did you mean 'bill'?",
     ]
 
 

@@ -12,6 +12,7 @@ import headrace
 from headrace import Policy, RecordId, Rewind, Topology, computation
 from headrace.backends.memory import MemoryBackend
 from headrace.core import store_keys
+from headrace.core.capabilities import Capabilities
 from headrace.core.errors import (
     BadName,
     BadRecordId,
@@ -23,7 +24,7 @@ from headrace.core.errors import (
     Unsupported,
 )
 from headrace.core.model import Slice, StreamInfo
-from headrace.core.ports import Append, Capabilities, Commit, Grant
+from headrace.core.ports import Append, Backend, Commit, Grant
 from headrace.core.records.batch import Batch
 from headrace.core.records.row import Row
 from headrace.core.transaction import STORIES_KEPT
@@ -379,7 +380,9 @@ class Written:
     """Commits of a group, written past any lane: many, and quickly."""
 
     def __init__(self, hub: Hub) -> None:
-        self.backend = hub.backend
+        store = hub.backend.store
+        assert store is not None
+        self.log, self.store = hub.log, store
         self.orders = hub.create_stream(ORDERS, shards=2).info
         self.invoices = hub.create_stream(INVOICES, shards=1).info
         self.granted = self._grant(self.orders)
@@ -387,18 +390,18 @@ class Written:
 
     def _grant(self, stream: StreamInfo) -> Grant:
         token = store_keys.epoch_token(1)
-        self.backend.transact({}, {store_keys.epoch_key("bill", stream.id, 0): token})
+        self.store.transact({}, {store_keys.epoch_key("bill", stream.id, 0): token})
         return Grant("bill", stream, 0, token)
 
     def commit(self, *, outputs: int = 1, tells: bool = True) -> None:
         """One record is read, and so many outputs are made from it."""
         at, self.next = self.next, self.next + 1
         rows = [Row(None, b"v", 0)]
-        self.backend.append([Append(self.orders, 0, Batch.of_rows(rows))])
+        self.log.append([Append(self.orders, 0, Batch.of_rows(rows))])
         made = [Append(self.invoices, 0, Batch.of_rows(rows * outputs))] if outputs else []
         story = encoded(Story(at, at + 1, 1, "till", 0, at, 0.0)) if tells else b""
         done = Slice(ORDERS, 0, at, at + 1)
-        self.backend.commit(Commit(grant=self.granted, done=done, outputs=made, story=story))
+        self.store.commit(Commit(grant=self.granted, done=done, outputs=made, story=story))
 
 
 def test_dropped_stories_are_a_line_and_no_error(memory: Hub) -> None:
@@ -580,7 +583,7 @@ def test_outputs_of_a_call_without_a_record_say_so(hub: Hub) -> None:
 def test_a_record_that_was_trimmed_still_has_its_story(hub: Hub) -> None:
     ordered(hub, 3)
     ran(hub)
-    hub.backend.trim(hub.stream(INVOICES).info, 0, 2)
+    hub.log.trim(hub.stream(INVOICES).info, 0, 2)
     story = hub.story(f"{INVOICES}:0+0")
     assert only(story.made_by).outputs == (RecordId(INVOICES, 0, 0),)
     assert only(story.read_by).group == "total"
@@ -640,7 +643,7 @@ def test_a_backend_without_a_store_refuses_with_the_reason() -> None:
         capabilities = Capabilities("plain", {"store": "it only has records"})
 
     with pytest.raises(Unsupported, match="does not offer 'store': it only has records"):
-        Hub(Storeless()).story(f"{ORDERS}:0+0")
+        Hub(Backend(Storeless())).story(f"{ORDERS}:0+0")
 
 
 def test_a_story_that_cannot_be_read_is_an_error_that_says_so(memory: Hub) -> None:
@@ -648,7 +651,7 @@ def test_a_story_that_cannot_be_read_is_an_error_that_says_so(memory: Hub) -> No
     written.commit()
     key = store_keys.story_key("bill", written.orders.id, 0, 0)
     for damaged in (b"\0\0\0\0\xc1", b"\0\0\0\7"):
-        memory.backend.transact({}, {key: damaged})
+        written.store.transact({}, {key: damaged})
         with pytest.raises(BadStored, match="a story"):
             memory.story(f"{ORDERS}:0+0")
 

@@ -27,7 +27,7 @@ from headrace.core.groups.group import Group
 from headrace.core.groups.journal import Entry
 from headrace.core.groups.machine import step
 from headrace.core.model import ShardId
-from headrace.ops.explain import Told, happened, told, why
+from headrace.ops.explain import GroupChanges, changes_of, event_sentence, why
 from headrace.ops.ranges import shown_shards
 from tests.core.groups.building import (
     VERSION,
@@ -83,19 +83,19 @@ HELD = built({0: held("A"), 1: held("A"), 2: held("B")}, "A", "B")
     ids=str,
 )
 def test_every_event_is_told_in_one_sentence(event: Event | None, sentence: str) -> None:
-    assert happened(event, HELD) == sentence
+    assert event_sentence(event, HELD) == sentence
 
 
 def test_what_was_left_to_be_dealt_is_dealt_by_a_heartbeat() -> None:
     beat = Heartbeat("A", 1, 1, VERSION, {at(0): 1, at(1): 1})
-    dealt = happened(beat, replace(HELD, pending=True))
+    dealt = event_sentence(beat, replace(HELD, pending=True))
     assert dealt == "a heartbeat of A dealt what was left to be dealt"
 
 
-def test_without_the_group_less_is_told() -> None:
-    assert happened(Heartbeat("A", 1, 1, 1, {})) == "a heartbeat of A"
-    assert happened(join("A", rows_of(1), 2)) == "A joined"
-    assert happened(join("A", rows_of(1)), Group("g")) == "A joined and made the group"
+def test_without_the_group_a_sentence_says_less() -> None:
+    assert event_sentence(Heartbeat("A", 1, 1, 1, {})) == "a heartbeat of A"
+    assert event_sentence(join("A", rows_of(1), 2)) == "A joined"
+    assert event_sentence(join("A", rows_of(1)), Group("g")) == "A joined and made the group"
 
 
 @pytest.mark.parametrize(
@@ -109,13 +109,13 @@ def test_without_the_group_less_is_told() -> None:
         ),
         (
             built({1: moving("A", None)}, "A"),
-            "waits for A to let go: allocator balanced gives it to nobody: all who may hold it "
+            "waits for A to let go: allocator balanced gives it to no member: all that may hold it "
             "have as many as they may",
         ),
         (built({1: free()}), "free: the group has no members"),
         (
             built({1: free(stopped=True)}, "A"),
-            "free: it was stopped, and is given to nobody until it is resumed",
+            "free: it was stopped, and is given to no member until it is resumed",
         ),
         (
             replace(built({1: free()}, "A"), pending=True, fault="it raised"),
@@ -123,7 +123,8 @@ def test_without_the_group_less_is_told() -> None:
         ),
         (
             replace(built({1: free()}, "A"), pending=True),
-            "free: not dealt yet: who changed the group last does not know allocator balanced",
+            "free: not dealt yet: the member that changed the group last does not know "
+            "allocator balanced",
         ),
         (
             replace(built({1: free()}), members={"A": member()._replace(streams=frozenset({"x"}))}),
@@ -152,19 +153,19 @@ def test_a_shard_stands_as_it_does_for_a_reason(group: Group, reason: str) -> No
     assert why(at(1), group, {}, []) == reason
 
 
-def _told(group: Group, *events: Event) -> Told:
+def _changes(group: Group, *events: Event) -> GroupChanges:
     steps = []
     for version, event in enumerate(events, group.version + 1):
         after, _ = step(group, event)
         assert after.version == version, event
         steps.append((Entry(version, 1_000 * version, event), group, after))
         group = after
-    return told(group, steps)
+    return changes_of(group, steps)
 
 
-def test_every_turn_of_a_shard_is_told() -> None:
+def test_every_turn_of_a_shard_is_changes() -> None:
     begin = built({0: held("A")}, "A")
-    story = _told(
+    changes = _changes(
         begin,
         Fence(at(0), 1),
         Stop(at(0), 2),
@@ -172,38 +173,38 @@ def test_every_turn_of_a_shard_is_told() -> None:
         Resume(at(0), 2),
         ShardsChanged(StreamFacts("orders", 1, ())),
     )
-    assert [(turn.version, turn.cause, turn.became) for turn in story.chapters[at(0)]] == [
+    assert [(turn.version, turn.cause, turn.became) for turn in changes.by_shard[at(0)]] == [
         (10, "orders:0 was fenced", "held by A under epoch 2"),
-        (11, "orders:0 was stopped", "moving from A to nobody, stopped"),
+        (11, "orders:0 was stopped", "moving from A to no member, stopped"),
         (12, "A let go of orders:0", "free, stopped"),
         (13, "orders:0 was resumed", "held by A under epoch 4"),
         (14, "orders is gone", "gone"),
     ]
-    assert story.begin == begin.version
-    assert story.note == ""
+    assert changes.begin == begin.version
+    assert changes.note == ""
 
 
 def test_a_replay_that_does_not_end_at_the_group_tells_nothing() -> None:
     after = stepped(HELD, Leave("A", 1))
     steps = [(Entry(VERSION + 1, 0, Leave("A", 1)), HELD, after)]
-    assert told(after, steps).note == ""
+    assert changes_of(after, steps).note == ""
     other = replace(after, timeout_s=99.0)
-    story = told(other, steps)
-    assert "does not lead to the group as it is" in story.note
-    assert (story.chapters, story.begin) == ({}, None)
+    changes = changes_of(other, steps)
+    assert "does not lead to the group as it is" in changes.note
+    assert (changes.by_shard, changes.begin) == ({}, None)
 
 
 def test_what_happened_after_one_looked_is_left_out() -> None:
     first = stepped(HELD, Leave("A", 1))
     second = stepped(first, Leave("B", 1))
-    story = told(
+    changes = changes_of(
         first,
         [
             (Entry(VERSION + 1, 0, Leave("A", 1)), HELD, first),
             (Entry(VERSION + 2, 0, Leave("B", 1)), first, second),
         ],
     )
-    assert set(story.causes) == {VERSION + 1}
+    assert set(changes.causes) == {VERSION + 1}
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headrace.ops.findings import meaning, stream_meaning
+from headrace.ops.findings import hub_finding, stream_finding
 
 
 @pytest.mark.parametrize(
@@ -16,11 +16,11 @@ from headrace.ops.findings import meaning, stream_meaning
         ("bytes_used", 2048, "2.0 KiB", None, ""),
         ("bytes_free_disk", 2**31, "2.0 GiB", True, ""),
         ("bytes_free_disk", 1024, "1.0 KiB", False, "make room"),
-        ("write_lock", None, "nobody holds it", True, ""),
+        ("write_lock", None, "not held", True, ""),
         ("write_lock", "process 7", "process 7", None, "kill or continue it"),
         ("stale_readers_cleared", 0, 0, None, ""),
         ("stale_readers_cleared", 2, 2, None, "killed while they read"),
-        ("brokers", 1, 1, None, "nobody takes over"),
+        ("brokers", 1, 1, None, "no broker takes over"),
         ("brokers", 3, 3, True, ""),
         ("group.consumer.session.timeout.ms", 45_000, "45s", None, "silent for about 45s"),
         ("group.min.session.timeout.ms", 6_000, "6s", None, "after 6s at the earliest"),
@@ -40,15 +40,15 @@ from headrace.ops.findings import meaning, stream_meaning
 def test_a_fact_about_a_hub(
     fact: str, found: Any, shown: Any, ok: bool | None, advice: str
 ) -> None:
-    told = meaning(fact, found)
-    assert (told.shown, told.ok) == (shown, ok)
-    assert advice in told.advice if advice else told.advice == ""
+    finding = hub_finding(fact, found)
+    assert (finding.shown, finding.ok) == (shown, ok)
+    assert advice in finding.advice if advice else finding.advice == ""
 
 
 @pytest.mark.parametrize(
     ("fact", "found", "shown", "ok"),
     [
-        ("leaderless", [0], "nobody serves shard 0", False),
+        ("leaderless", [0], "no broker serves shard 0", False),
         ("under_replicated", [0, 3], "copies are missing of shards 0, 3", False),
         ("held_back", {0: 1}, "1 offset is held back by an open transaction in shard 0", None),
         ("held_back", {0: 2, 4: 1}, "3 offsets are held back by an open", None),
@@ -57,7 +57,7 @@ def test_a_fact_about_a_hub(
     ],
 )
 def test_a_fact_about_a_stream(fact: str, found: Any, shown: str, ok: bool | None) -> None:
-    told = stream_meaning(fact, found)
-    assert told.shown.startswith(shown)
-    assert told.ok is ok
-    assert bool(told.advice) == (fact != "new")
+    finding = stream_finding(fact, found)
+    assert finding.shown.startswith(shown)
+    assert finding.ok is ok
+    assert bool(finding.advice) == (fact != "new")

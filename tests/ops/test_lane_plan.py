@@ -6,7 +6,7 @@ from headrace import Topology, UnknownStream, computation
 from headrace.core.computations.settings import RunSettings
 from headrace.hub.hub import Hub
 from headrace.hub.opening import open as open_hub
-from headrace.ops.lane_plan import advised_lanes, plan
+from headrace.ops.lane_plan import advised_lanes, plan_lanes
 
 
 @computation(inputs="orders", outputs="bills")
@@ -30,7 +30,7 @@ def test_a_fifth_more_lanes_than_shards_of_a_replica(
 
 
 def lanes(topology: Topology, hub: Hub | None, replicas: int) -> dict[str, int]:
-    rows = plan(topology, RunSettings(), hub, replicas)
+    rows = plan_lanes(topology, RunSettings(), hub, replicas)
     return {row["computation"]: row["lanes"] for row in rows}
 
 
@@ -44,4 +44,4 @@ def test_streams_count_as_they_are_or_as_they_would_be_made() -> None:
 
 def test_a_source_that_nobody_knows_is_said() -> None:
     with pytest.raises(UnknownStream, match="orders"):
-        plan(Topology(bill), RunSettings(), None, 1)
+        plan_lanes(Topology(bill), RunSettings(), None, 1)

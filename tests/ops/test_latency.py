@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import headrace
 from headrace.hub.hub import Hub
-from headrace.ops.views import latency_views
+from headrace.ops.group_views import latency_views
 
 T1, T2, T3, NOW = 1_000_000, 1_002_000, 1_005_000, 1_010_000
 

@@ -27,7 +27,7 @@ from headrace.spark import SparkSettings, spark_session
 from headrace.spark.lanes.reach import ON_THIS_MACHINE
 from headrace.spark.session import needs, session
 from headrace.spark.session.needs import check_answers, check_slots, local_slots, place_of
-from tests.cli.test_commands import Shell, shell
+from tests.cli.shell import Shell, shell
 from tests.conftest import SPARK_CONF
 
 if TYPE_CHECKING:

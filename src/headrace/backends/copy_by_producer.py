@@ -58,4 +58,4 @@ class CopyByProducer:
         passed = {self._key: transaction.remembering(kept, next)}
         alone = transaction.last_seq(kept) == self._last
         if not alone or not self._backend.transact({self._key: version}, passed):
-            raise Fenced(self._producer, self._stream.name, self._shard)
+            raise Fenced(self._producer, self._stream.name, self._shard, copying=True)

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Protocol
 
 from headrace.core.errors import BadHub, BadSetting
+from headrace.core.nearest import did_you_mean
 from headrace.core.ports import Backend, GroupStore, Log
 from headrace.core.quantities import Duration, Size, seconds, size_bytes
 from headrace.core.redaction import shown_place
 
 MAP_BYTES_MIN = 2**20
+_SCHEMES = ("kafka", "memory")
 
 
 def open_backend(
@@ -45,7 +47,7 @@ def open_backend(
         shown = shown_place(place)
         raise BadHub(
             f"bad hub {shown!r}: no hubs of kind {scheme!r}; name a directory, kafka://host:9092, "
-            f"or memory: (./{shown} if this is one)"
+            f"or memory: (./{shown} if this is one){did_you_mean(scheme, _SCHEMES)}"
         )
     if shown_place(place) != place:
         raise BadHub(

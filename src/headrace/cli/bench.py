@@ -1,4 +1,4 @@
-"""``headrace bench``: measures against a peer in the same run."""
+"""``headrace bench``: measures Headrace and a peer in the same run."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import click
 from rich.console import Console
 
 from headrace.cli import render
+from headrace.cli.options import OneOf
+from headrace.cli.spark import ENGINES
 from headrace.cli.streams import as_json
 
 _LOG_GOALS = {
@@ -101,7 +103,11 @@ def groups(only: str, directory: Path | None, as_json: bool) -> None:
 
 @bench.command()
 @click.option(
-    "--engine", default="local", show_default=True, help="What runs the lanes: local or spark."
+    "--engine",
+    type=OneOf(ENGINES),
+    default="local",
+    show_default=True,
+    help="What runs the lanes.",
 )
 @_on
 @as_json
@@ -130,7 +136,11 @@ def kafka(directory: Path | None, as_json: bool) -> None:
 
 @bench.command()
 @click.option(
-    "--engine", default="spark", show_default=True, help="What runs the lanes: local or spark."
+    "--engine",
+    type=OneOf(ENGINES),
+    default="spark",
+    show_default=True,
+    help="What runs the lanes.",
 )
 @click.option("--seconds", default=600.0, show_default=True, help="How long it runs.")
 @_on
@@ -153,19 +163,19 @@ def _show(
     *,
     lines: bool = False,
 ) -> None:
-    """With ``lines`` it says how it stands even where nothing can be overwritten."""
+    """Run and print; with ``lines`` progress is printed in a pipe too."""
     console = Console(stderr=True)
     with console.status("preparing") as status:
         if sys.stderr.isatty():
             say: Callable[[str], None] = status.update
         else:
             status.stop()
-            say = partial(console.print, highlight=False, soft_wrap=True) if lines else _quiet
+            say = partial(console.print, highlight=False, soft_wrap=True) if lines else _ignore
         figures = run(directory, say)
     if as_json:
-        render.json_line(dict(figures))
+        render.show_json(dict(figures))
         return
-    render.table(
+    render.show_table(
         [
             {"figure": name, "value": value, "goal": goals.get(name, "")}
             for name, value in figures.items()
@@ -173,5 +183,5 @@ def _show(
     )
 
 
-def _quiet(text: str) -> None:
-    """Nobody looks."""
+def _ignore(text: str) -> None:
+    """Progress is shown on a terminal only."""

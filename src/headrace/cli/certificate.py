@@ -1,4 +1,4 @@
-"""What a certificate looks like."""
+"""Prints and draws the certificate of a proof."""
 
 from __future__ import annotations
 
@@ -26,9 +26,11 @@ def show_certificate(certificate: Certificate, evidence: str | None) -> None:
     if render.on_terminal():
         console.print(drawn_table(certificate))
     else:
-        render.table([dict(zip(_TITLES, _row(each), strict=True)) for each in certificate.streams])
-    for told in _told(certificate):
-        click.echo(told)
+        render.show_table(
+            [dict(zip(_TITLES, _row(each), strict=True)) for each in certificate.streams]
+        )
+    for note in _notes(certificate):
+        click.echo(note)
     if evidence is not None:
         click.echo(f"hub and logs are kept in {evidence}")
     click.echo(f"again: {certificate.again}")
@@ -85,8 +87,8 @@ def _cells(each: StreamLine) -> list[Text]:
     return [Text(cell) for cell in _row(each)]
 
 
-def _told(certificate: Certificate) -> Iterator[str]:
-    """What a table cannot tell."""
+def _notes(certificate: Certificate) -> Iterator[str]:
+    """What the table does not show, line by line."""
     if not certificate.caught_up:
         yield "not caught up: there was still work to do when nothing moved any more"
     for stop in certificate.stopped:
@@ -94,12 +96,12 @@ def _told(certificate: Certificate) -> Iterator[str]:
     for end in certificate.ended:
         yield f"{end.name} ended by itself ({end.code}): {render.escaped(end.said)}"
     for each in certificate.streams:
-        for told in (*each.notes, *each.examples):
-            yield f"{each.stream}: {told}"
+        for note in (*each.notes, *each.examples):
+            yield f"{each.stream}: {note}"
     for state in certificate.state:
         verdict = {True: "as undisturbed", False: "WRONG", None: "not compared"}[state.equal]
-        told = f"state of {state.computation}: {state.entries} entries, {verdict}"
-        yield "; ".join([told, *state.notes])
+        line = f"state of {state.computation}: {state.entries} entries, {verdict}"
+        yield "; ".join([line, *state.notes])
     for failure in certificate.failures:
         yield f"no reference: {render.escaped(failure)}"
     yield from certificate.notes

@@ -1,4 +1,4 @@
-"""``headrace demo``: replicas on Spark are killed and stopped while one watches."""
+"""``headrace demo``: shows replicas on Spark that are killed and stopped."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from rich.console import Console
 from headrace.cli import render
 from headrace.cli.certificate import show_certificate
 from headrace.cli.demo_view import Lines, Screen, drawn_svg
-from headrace.cli.prove import check_engine, proved
+from headrace.cli.options import OneOf
+from headrace.cli.prove import check_engine, run_proof
 from headrace.cli.spark import ENGINES
 from headrace.cli.streams import as_json
 from headrace.tools.demo.scene import Scene, SceneMaker
@@ -24,7 +25,7 @@ from headrace.tools.proof.proof import Order, ProofProgress
 
 
 @click.command()
-@click.option("--engine", type=click.Choice(ENGINES), default="spark", show_default=True,
+@click.option("--engine", type=OneOf(ENGINES), default="spark", show_default=True,
               help="Lanes as tasks of Spark, or as threads of the replica.")  # fmt: skip
 @click.option("--records", type=click.IntRange(1, 100_000_000), default=RECORDS, show_default=True,
               help="How many are appended to the source.")  # fmt: skip
@@ -56,39 +57,41 @@ def demo(
     shows = render.on_terminal() and not Console().is_dumb_terminal and not as_json
     watching = _Watching(given, Screen(title) if shows else Lines(title, err=as_json))
     with watching.view:
-        certificate, evidence = proved(given, watching.tell)
+        certificate, evidence = run_proof(given, watching.on_progress)
     watching.view.last(watching.latest)
     if svg is not None:
         Path(svg).write_text(drawn_svg(title, watching.picture(), certificate))
     if as_json:
-        story = {"story": watching.told}
-        render.json_line({**certificate.view(), "evidence": evidence, **story})
+        story = {"story": watching.events}
+        render.show_json({**certificate.view(), "evidence": evidence, **story})
     else:
         show_certificate(certificate, evidence)
     sys.exit(0 if certificate.clean else 1)
 
 
 class _Watching:
+    """Follows a proof, and shows it."""
+
     def __init__(self, order: Order, view: Screen | Lines) -> None:
         self.view = view
         self.latest = Scene.empty(order.records)
-        self.told: list[dict[str, Any]] = []
-        """What happened, and who held which shards then."""
+        self.events: list[dict[str, Any]] = []
+        """What happened, and which replica held which shards then."""
         self._scenes = SceneMaker([each.name for each in order.loaded.topology.computations])
         self._busy = self.latest
         """The last scene with records still to come."""
 
-    def tell(self, progress: ProofProgress) -> None:
+    def on_progress(self, progress: ProofProgress) -> None:
         self.latest = scene = self._scenes.look(progress, time.monotonic())
         if scene.records < scene.records_all:
             self._busy = scene
         shards = {row.name: row.shards for row in scene.replicas if any(row.shards.values())}
-        for at_s, text in scene.story[len(self.told) :]:
-            self.told.append({"at_s": round(at_s, 3), "what": text, "shards": shards})
+        for at_s, text in scene.story[len(self.events) :]:
+            self.events.append({"at_s": round(at_s, 3), "what": text, "shards": shards})
         self.view.show(scene)
 
     def picture(self) -> Scene:
-        """When all had been done, with the whole story."""
+        """The last scene with records to come, with all events."""
         return self._busy.with_story(self.latest.story)
 
 

@@ -1,4 +1,4 @@
-"""What a demonstration looks like: live on a terminal, as lines in a pipe, as a picture."""
+"""Shows a demonstration: live on a terminal, as lines in a pipe, as a picture."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headrace.tools.proof.certificate import Certificate
 
 SAY_S = 5.0
 REST_LINES = 20
-"""On a screen, beside the story."""
+"""The lines of a screen that are not for events."""
 STORY_LINES_MIN = 3
 WIDTH = 116
 BAR_WIDTH = 40
@@ -34,7 +34,7 @@ _STATES = {
 
 
 class Screen:
-    """On a terminal."""
+    """Shows a demonstration live on a terminal."""
 
     def __init__(self, title: str) -> None:
         self._title = title
@@ -59,12 +59,12 @@ class Screen:
             self._live.update(Group(shown, self._spinner))
 
     def last(self, scene: Scene) -> None:
-        """What stays on the screen."""
+        """Print what stays on the screen."""
         self._live.console.print(_story(scene))
 
 
 class Lines:
-    """In a pipe: what happens when it happens, and now and then how it goes."""
+    """Prints a demonstration as lines: events as they happen, and now and then the progress."""
 
     def __init__(self, title: str, *, err: bool) -> None:
         self._title = title
@@ -95,7 +95,7 @@ class Lines:
 
 
 def plain(scene: Scene) -> str:
-    """One line of it."""
+    """A scene as one line."""
     replicas = "; ".join(map(_plain_replica, scene.replicas))
     if scene.stage == "starting":
         return replicas

@@ -1,4 +1,4 @@
-"""``headrace doctor``: what is here, what is missing, what is wrong."""
+"""``headrace doctor``: shows what is installed, what is missing and what is wrong."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from headrace.cli import render
 from headrace.cli.streams import as_json
 from headrace.core.errors import HeadraceError, NoHub
 from headrace.ops.doctor import (
-    Finding,
-    damage_findings,
-    hub_findings,
-    machine_findings,
-    stream_findings,
+    FindingRow,
+    examine_hub,
+    examine_machine,
+    examine_streams,
+    find_damage,
 )
 
 
@@ -26,26 +26,26 @@ def doctor(context: click.Context, deep: bool, as_json: bool) -> None:
     settings of the brokers mean.
 
     Exit code 1 if something is wrong."""
-    findings = machine_findings() + _about_hub(context.obj, deep)
+    findings = examine_machine() + _examine_hub(context.obj, deep)
     if as_json:
-        render.json_line(findings)
+        render.show_json(findings)
     else:
-        render.table(findings)
+        render.show_table(findings)
     if any(finding["ok"] is False for finding in findings):
         context.exit(1)
 
 
-def _about_hub(place: str, deep: bool) -> list[Finding]:
-    """What was found before something went wrong is told too."""
-    findings: list[Finding] = []
+def _examine_hub(place: str, deep: bool) -> list[FindingRow]:
+    """Findings about the hub; an error ends them and is the last one."""
+    findings: list[FindingRow] = []
     try:
         with headrace.open(place, create=False) as hub:
-            findings += hub_findings(hub)
+            findings += examine_hub(hub)
             streams = hub.streams()
-            findings += stream_findings(hub, streams)
+            findings += examine_streams(hub, streams)
             if deep:
                 for info in streams:
-                    findings += damage_findings(hub, info.name)
+                    findings += find_damage(hub, info.name)
     except NoHub as none:
         findings.append({"what": "hub", "found": str(none), "ok": None, "advice": ""})
     except HeadraceError as wrong:

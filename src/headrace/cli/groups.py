@@ -1,9 +1,10 @@
-"""``headrace group``: who shares which shards, what happened, and moving checkpoints by hand."""
+"""``headrace group``: shows who shares which shards and what happened, and moves checkpoints."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,7 +13,8 @@ import click
 import headrace
 from headrace.cli import render
 from headrace.cli.streams import as_json
-from headrace.core.errors import BadQuantity, BadSetting
+from headrace.core.errors import BadQuantity, BadSetting, UnknownGroup
+from headrace.core.groups.group import Group
 from headrace.core.model import RecordId, ShardId
 from headrace.core.names import checked_name
 from headrace.core.quantities import seconds
@@ -20,15 +22,15 @@ from headrace.core.redaction import shown_place
 from headrace.groups.admin import Groups
 from headrace.groups.positions import Seek, SeekTo
 from headrace.ops.attempts_views import because, brief
-from headrace.ops.explain import told
-from headrace.ops.ranges import shown_shards
-from headrace.ops.views import (
+from headrace.ops.explain import changes_of
+from headrace.ops.group_views import (
     explanation,
     group_line,
     group_view,
     history_views,
     seek_views,
 )
+from headrace.ops.ranges import shown_shards
 from headrace.process.clock import now_ms
 
 _WHERE = "earliest, latest, an offset, a time as in 2026-01-31T08:00:00Z, or 2h for two hours ago"
@@ -51,9 +53,9 @@ def list_groups(hub: str, /, as_json: bool) -> None:
     with headrace.open(hub, create=False) as opened:
         views = sorted(map(group_line, opened.groups.every()), key=lambda view: view["group"])
     if as_json:
-        render.json_line(views)
+        render.show_json(views)
     else:
-        render.table(views, empty=f"no groups in {shown_place(hub)}")
+        render.show_table(views, empty=f"no groups in {shown_place(hub)}")
 
 
 @group.command()
@@ -64,7 +66,7 @@ def show(hub: str, /, name: str, as_json: bool) -> None:
     """One group with its members and shards."""
     with headrace.open(hub, create=False) as opened:
         groups = opened.groups
-        found = groups.load(name)
+        found = _load(groups, name)
         positions = groups.positions(found)
         view = group_view(
             found,
@@ -76,37 +78,44 @@ def show(hub: str, /, name: str, as_json: bool) -> None:
             groups.attempts(found),
         )
     if as_json:
-        render.json_line(view)
+        render.show_json(view)
         return
     parts = {"members", "shards", "allocator_version"}
     rare = {"fault", "order"}
-    render.table([{key: value for key, value in view.items() if key not in parts}], rare=rare)
-    render.table(view["members"], empty=f"{name} has no members")
+    render.show_table([{key: value for key, value in view.items() if key not in parts}], rare=rare)
+    render.show_table(view["members"], empty=f"{name} has no members")
     shards = [_shard_line(row) for row in view["shards"]]
-    render.table(shards, empty=f"{name} has no shards", rare={"stopped", "next", "trouble"})
+    render.show_table(shards, empty=f"{name} has no shards", rare={"stopped", "next", "trouble"})
     for row in view["shards"]:
         if row["stopped"]:
-            _tell_stopped(name, row)
+            _show_stopped(name, row)
 
 
 @group.command()
 @click.argument("name", metavar="GROUP")
-@click.option("--last", "-n", "count", type=click.IntRange(1), help="So many [all that is kept].")
+@click.option(
+    "--last",
+    "-n",
+    "count",
+    type=click.IntRange(1),
+    help="How many of the last ones [all that are kept].",
+)
 @as_json
 @click.pass_obj
 def history(hub: str, /, name: str, count: int | None, as_json: bool) -> None:
     """What happened to GROUP, oldest first; also to one that was deleted."""
     with headrace.open(hub, create=False) as opened:
         groups = opened.groups
-        stands = groups.stored(name)
+        with _near_groups(groups):
+            stored = groups.stored(name)
         entries = groups.history(name)
-        found = told(stands, groups.replayed(name, entries))
-    views = history_views(entries[-(count or len(entries)) :], found)
+        changes = changes_of(stored, groups.replayed(name, entries))
+    views = history_views(entries[-(count or len(entries)) :], changes)
     if as_json:
-        render.json_line(views)
+        render.show_json(views)
         return
-    render.table(views, empty=f"nothing is told of {name}")
-    _note(found.note)
+    render.show_table(views, empty=f"nothing is told of {name}")
+    _note(changes.note)
 
 
 @group.command()
@@ -118,23 +127,23 @@ def explain(hub: str, /, name: str, shard: str | None, as_json: bool) -> None:
     """Why the shards of GROUP, or one of them, are where they are."""
     with headrace.open(hub, create=False) as opened:
         groups = opened.groups
-        stands = groups.load(name)
+        found = _load(groups, name)
         one = None if shard is None else _shard(shard)
-        positions = groups.positions(stands, None if one is None else one.stream)
-        if one is not None and one not in positions.keys() | stands.shards.keys():
+        positions = groups.positions(found, None if one is None else one.stream)
+        if one is not None and one not in positions.keys() | found.shards.keys():
             raise BadSetting(f"{one}: the stream has no such shard")
-        shards = sorted(stands.shards) if one is None else [one]
-        found = told(stands, groups.replayed(name, groups.history(name)))
-        attempts = groups.attempts(stands, None if one is None else one.stream)
-        view = explanation(stands, shards, positions, found, groups.signs(stands), attempts)
+        shards = sorted(found.shards) if one is None else [one]
+        changes = changes_of(found, groups.replayed(name, groups.history(name)))
+        attempts = groups.attempts(found, None if one is None else one.stream)
+        view = explanation(found, shards, positions, changes, groups.signs(found), attempts)
     if as_json:
-        render.json_line(view)
+        render.show_json(view)
         return
     rows = [{key: row[key] for key in ("shard", "state", "why")} for row in view["shards"]]
-    render.table(rows, empty=f"{name} has no shards")
+    render.show_table(rows, empty=f"{name} has no shards")
     if one is not None:
-        render.table(view["shards"][0]["story"], empty=f"no move of {one} is told")
-    _note(found.note)
+        render.show_table(view["shards"][0]["story"], empty=f"no move of {one} is told")
+    _note(changes.note)
 
 
 @group.command()
@@ -161,7 +170,8 @@ def seek(
     target = _where(where)
     with headrace.open(hub, create=False) as opened:
         groups = opened.groups
-        plan = groups.plan(name, target, stream, shards or None)
+        with _near_groups(groups):
+            plan = groups.plan(name, target, stream, shards or None)
         _move(groups, name, plan, force, yes, as_json)
 
 
@@ -181,7 +191,8 @@ def skip(
     named = RecordId.parse(what) if "+" in what else _shard(what)
     with headrace.open(hub, create=False) as opened:
         groups = opened.groups
-        plan = [groups.plan_skip(name, named, records)]
+        with _near_groups(groups):
+            plan = [groups.plan_skip(name, named, records)]
         _move(groups, name, plan, force, yes, as_json)
 
 
@@ -193,10 +204,10 @@ def skip(
 def resume(hub: str, /, name: str, shard: str | None, as_json: bool) -> None:
     """Let the stopped shards of GROUP, or one of them, go on, with all their retries."""
     one = None if shard is None else _shard(shard)
-    with headrace.open(hub, create=False) as opened:
+    with headrace.open(hub, create=False) as opened, _near_groups(opened.groups):
         resumed = opened.groups.resume(name, one)
     if as_json:
-        render.json_line({"group": name, "resumed": [str(each) for each in resumed]})
+        render.show_json({"group": name, "resumed": [str(each) for each in resumed]})
     else:
         click.echo(f"{name}: {shown_shards(resumed)} resumed")
 
@@ -211,14 +222,28 @@ def delete(hub: str, /, name: str, force: bool, yes: bool, as_json: bool) -> Non
     """Delete GROUP with its checkpoints and state, for good; its history stays."""
     with headrace.open(hub, create=False) as opened:
         groups = opened.groups
-        found = groups.load(name)
+        found = _load(groups, name)
         lag = sum(position.lag for position in groups.positions(found).values())
         _confirm(f"{name} is {lag} records behind in {len(found.shards)} shards", "delete it", yes)
         groups.delete(name, force)
     if as_json:
-        render.json_line({"group": name, "deleted": True})
+        render.show_json({"group": name, "deleted": True})
     else:
         click.echo(f"{name}: deleted")
+
+
+@contextmanager
+def _near_groups(groups: Groups) -> Iterator[None]:
+    """A group that is not there is refused with the nearest name."""
+    try:
+        yield
+    except UnknownGroup as unknown:
+        raise UnknownGroup(unknown.name, known=[found.name for found in groups.every()]) from None
+
+
+def _load(groups: Groups, name: str) -> Group:
+    with _near_groups(groups):
+        return groups.load(name)
 
 
 def _move(
@@ -226,7 +251,7 @@ def _move(
 ) -> None:
     views = seek_views(plan)
     if not as_json:
-        render.table(views, empty=f"{name} reads nothing that is there", rare={"resumes"})
+        render.show_table(views, empty=f"{name} reads nothing that is there", rare={"resumes"})
     skipped, repeated = (sum(view[key] for view in views) for key in ("skipped", "repeated"))
     about = f"{name}: {skipped} records skipped, {repeated} repeated"
     resumed = shown_shards(seek.shard for seek in plan if seek.resumes)
@@ -234,13 +259,13 @@ def _move(
     _confirm(about, "move the checkpoints", yes)
     moved = groups.move(name, plan, force)
     if as_json:
-        render.json_line({"group": name, "moved": seek_views(moved)})
+        render.show_json({"group": name, "moved": seek_views(moved)})
     else:
         click.echo(f"{about}, {len(moved)} checkpoints moved")
 
 
 def _shard_line(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A shard in the table: what is stopped because of what is told below it."""
+    """A shard in the table; why it is stopped is printed below the table."""
     line = {**row, "since": _short(row["since"]), "trouble": None}
     attempts = line.pop("attempts")
     del line["stopped_since"]
@@ -248,14 +273,14 @@ def _shard_line(row: Mapping[str, Any]) -> dict[str, Any]:
         record = attempts["record"]
         where = "no record" if record is None else f"+{record.rpartition('+')[2]}"
         counts = {"failed": attempts["failed"], "died": attempts["deaths"]}
-        told = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+        counted = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
         reason = brief(attempts["reason"], _REASON_CHARS_IN_TABLE)
-        line["trouble"] = ": ".join(filter(None, [where, told, reason]))
+        line["trouble"] = ": ".join(filter(None, [where, counted, reason]))
     return line
 
 
-def _tell_stopped(name: str, row: Mapping[str, Any]) -> None:
-    """Why a shard is stopped, and what to do."""
+def _show_stopped(name: str, row: Mapping[str, Any]) -> None:
+    """Print why a shard is stopped, and what to do."""
     attempts = row["attempts"]
     since = f" since {_short(row['stopped_since'])}" if row["stopped_since"] else ""
     why = f" {because(attempts)}" if attempts is not None else ""
@@ -274,7 +299,7 @@ def _confirm(about: str, what: str, yes: bool) -> None:
 
 
 def _short(time: str | None) -> str | None:
-    """Without the date if it is of today, and in whole seconds."""
+    """A time in whole seconds, without the date if it is today's."""
     if time is None:
         return None
     day, _, clock = time.partition("T")

@@ -1,4 +1,4 @@
-"""``headrace kafka``: a broker of one node on this machine, to try Headrace on Kafka."""
+"""``headrace kafka``: starts and stops a broker of one node, to try Headrace on Kafka."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import click
 from rich.console import Console
 
 from headrace.cli import render
-from headrace.cli.signals import ended_by_sigterm
+from headrace.cli.signals import end_on_sigterm
 from headrace.cli.streams import as_json
 from headrace.core.errors import BadSetting
 from headrace.tools.kafka_node import KAFKA_VERSION, Broker, has_jars
@@ -49,17 +49,17 @@ def kafka() -> None:
 def start(context: click.Context, port: int, directory: Path | None, as_json: bool) -> None:
     """Start it, and leave it running; its records are kept from one start to the next."""
     broker = Broker(_place(directory), ports={"PLAINTEXT": port}, outlives=True)
-    asked, was_running = broker.url, broker.is_running
+    wanted_url, was_running = broker.url, broker.is_running
     given = context.get_parameter_source("port") is not click.core.ParameterSource.DEFAULT
-    if given and broker.url != asked:
+    if given and broker.url != wanted_url:
         raise BadSetting(
             f"--port {port}: it runs on {broker.url}; to move it, first {_again('stop', directory)}"
         )
     if not was_running:
-        with ended_by_sigterm(), _shown():
+        with end_on_sigterm(), _show_progress():
             broker.start()
     if as_json:
-        render.json_line({**_view(broker), "was_running": was_running})
+        render.show_json({**_view(broker), "was_running": was_running})
         return
     click.echo(broker.url)
     state = "was running already" if was_running else "runs"
@@ -92,7 +92,7 @@ def status(context: click.Context, directory: Path | None, as_json: bool) -> Non
     broker = Broker(_place(directory))
     view = _view(broker)
     if as_json:
-        render.json_line(view)
+        render.show_json(view)
     elif not view["running"]:
         click.echo(_not_running(broker), err=True)
     else:
@@ -131,8 +131,8 @@ def _again(command: str, directory: Path | None) -> str:
 
 
 @contextmanager
-def _shown() -> Iterator[None]:
-    """It takes its time: ten seconds, and a minute more for the first."""
+def _show_progress() -> Iterator[None]:
+    """Show on a terminal that the broker starts: it takes ten seconds, the first time a minute."""
     first = "" if has_jars() else "fetching (45 MB, only once) and "
     console = Console(stderr=True)
     if console.is_terminal:

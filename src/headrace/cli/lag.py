@@ -1,4 +1,4 @@
-"""``headrace lag`` and ``headrace latency``: how far groups are behind, in records and seconds."""
+"""``headrace lag`` and ``headrace latency``: how far groups lag, in records and in seconds."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import click
 
 import headrace
 from headrace.cli import render
-from headrace.cli.streams import as_json
+from headrace.cli.streams import as_json, find_stream
 from headrace.core.redaction import shown_place
 from headrace.groups.admin import Groups
 from headrace.groups.kept_progress import GroupProgress
-from headrace.ops.views import lag_views, latency_views
+from headrace.ops.group_views import lag_views, latency_views
 from headrace.process.clock import now_ms
 
 _View = Callable[[Groups, GroupProgress, bool], list[dict[str, Any]]]
@@ -34,27 +34,27 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
 @click.command()
 @_options
 @click.pass_obj
-def lag(hub: str, /, **asked: Any) -> None:
+def lag(hub: str, /, **options: Any) -> None:
     """How far groups are behind: records, and seconds since the oldest unread one came."""
-    _show(hub, _lag, **asked)
+    _show(hub, _lag_views, **options)
 
 
 @click.command()
 @_options
 @click.pass_obj
-def latency(hub: str, /, **asked: Any) -> None:
+def latency(hub: str, /, **options: Any) -> None:
     """How long ago the last record that was read came, while there are more to read."""
-    _show(hub, _latency, **asked)
+    _show(hub, _latency_views, **options)
 
 
-def _lag(groups: Groups, come: GroupProgress, each: bool) -> list[dict[str, Any]]:
-    unread = groups.unread(come.positions)
-    return lag_views(come.group, come.positions, unread, now_ms(), each=each)
+def _lag_views(groups: Groups, progress: GroupProgress, each: bool) -> list[dict[str, Any]]:
+    unread = groups.unread(progress.positions)
+    return lag_views(progress.group, progress.positions, unread, now_ms(), each=each)
 
 
-def _latency(groups: Groups, come: GroupProgress, each: bool) -> list[dict[str, Any]]:
-    last = groups.last_read(come.positions)
-    return latency_views(come.group, come.positions, last, now_ms(), each=each)
+def _latency_views(groups: Groups, progress: GroupProgress, each: bool) -> list[dict[str, Any]]:
+    last = groups.last_read(progress.positions)
+    return latency_views(progress.group, progress.positions, last, now_ms(), each=each)
 
 
 def _show(
@@ -69,18 +69,18 @@ def _show(
     with headrace.open(hub, create=False) as opened:
         groups = opened.groups
         if stream is not None:
-            opened.stream(stream)
+            find_stream(opened, stream)
         rows = [
             row
-            for come in groups.progress(name, stream)
-            for row in view(groups, come, verbose)
+            for progress in groups.progress(name, stream)
+            for row in view(groups, progress, verbose)
             if row["lag"] or not quiet
         ]
     rows.sort(key=lambda row: (row["group"], row["stream"]))
     if as_json:
-        render.json_line(rows)
+        render.show_json(rows)
     else:
-        render.table(rows, empty="no lag" if quiet else _nothing(hub, name, stream))
+        render.show_table(rows, empty="no lag" if quiet else _nothing(hub, name, stream))
 
 
 def _nothing(hub: str, name: str | None, stream: str | None) -> str:

@@ -1,4 +1,4 @@
-"""``headrace``: the command, its options for all, and how errors end it."""
+"""``headrace``: the command, the options that all its commands share, and how errors end it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def cli(context: click.Context, hub: str | None) -> None:
         )
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
-    context.obj = hub or os.environ.get("HEADRACE_HUB") or _from_settings() or HUB_DEFAULT
+    context.obj = hub or os.environ.get("HEADRACE_HUB") or _read_hub_setting() or HUB_DEFAULT
 
 
 for command in (
@@ -63,15 +63,14 @@ for command in (
 
 
 def main() -> None:
-    """Run the command; every error is one line and an exit code."""
+    """Run the command. Every error of ours is one line and an exit code."""
     try:
         code = cli.main(standalone_mode=False)
     except click.exceptions.Exit as end:
         code = end.exit_code
     except click.NoSuchOption as wrong:
-        told = wrong.format_message()
-        before = "--hub goes before the command: headrace --hub DIR run …"
-        _end(before if wrong.option_name == "--hub" else told, 2)
+        misplaced = "--hub goes before the command: headrace --hub DIR run …"
+        _end(misplaced if wrong.option_name == "--hub" else wrong.format_message(), 2)
     except click.ClickException as wrong:
         _end(wrong.format_message(), 2)
     except BrokenPipeError:  # `headrace tail … | head` has seen enough
@@ -89,7 +88,7 @@ def _end(message: str, code: int) -> NoReturn:
     sys.exit(code)
 
 
-def _from_settings() -> str | None:
+def _read_hub_setting() -> str | None:
     path = Path(SETTINGS_FILE)
     if not path.exists():
         return None

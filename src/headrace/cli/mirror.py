@@ -1,4 +1,4 @@
-"""``headrace mirror``: a stream of one hub into another, with all that its records have."""
+"""``headrace mirror``: copies a stream of one hub into another, with all fields of its records."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ import headrace
 from headrace.cli import render
 from headrace.cli.streams import as_json
 from headrace.core.errors import BadSetting, UnknownStream
+from headrace.core.nearest import did_you_mean
 from headrace.core.redaction import shown_place
 from headrace.hub.hub import Hub
 from headrace.hub.mirror import Mirrored, ShardCopy
-from headrace.hub.mirror import mirror as copied
+from headrace.hub.mirror import mirror as copy_stream
 
 SAY_S = 5.0
-"""So often a line is written where there is no terminal."""
+"""How often a line is printed where there is no terminal."""
 
-_Told = Callable[[Mirrored], None]
+_OnProgress = Callable[[Mirrored], None]
 
 
 @click.command()
@@ -61,11 +62,11 @@ def mirror(
     with (
         headrace.open(source, create=False) as here,
         headrace.open(target) as there,
-        _interrupted() as stopped,
+        _stop_on_signal() as stopped,
         _progress(as_json) as progress,
     ):
-        _check_there(here, stream, source)
-        found = copied(
+        _check_source(here, stream, source)
+        found = copy_stream(
             here,
             there,
             stream,
@@ -79,18 +80,20 @@ def mirror(
     sys.exit(0 if found.complete else 130)
 
 
-def _check_there(hub: Hub, stream: str, place: str) -> None:
+def _check_source(hub: Hub, stream: str, place: str) -> None:
     try:
         hub.stream(stream)
     except UnknownStream:
-        told = f"no stream {stream!r} in {shown_place(place)}, from where it should be copied"
-        raise BadSetting(told) from None
+        near = did_you_mean(stream, [info.name for info in hub.streams()])
+        raise BadSetting(
+            f"no stream {stream!r} in {shown_place(place)}, from where it should be copied{near}"
+        ) from None
 
 
 def _show(found: Mirrored, source: str, target: str, took_s: float, as_json: bool) -> None:
     rows = [_row(shard) for shard in found.shards]
     if as_json:
-        render.json_line(
+        render.show_json(
             {
                 "stream": found.stream,
                 "source": shown_place(source),
@@ -103,7 +106,7 @@ def _show(found: Mirrored, source: str, target: str, took_s: float, as_json: boo
             }
         )
         return
-    render.table(rows, rare=["missing"])
+    render.show_table(rows, rare=["missing"])
     behind = "" if found.complete else "; not complete, run it again to go on"
     click.echo(
         f"{found.stream}: {render.counted(found.records, 'record')} copied to {found.target} in "
@@ -124,30 +127,30 @@ def _row(shard: ShardCopy) -> dict[str, Any]:
 
 
 @contextmanager
-def _interrupted() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C or SIGTERM once ends behind the batch in hand, twice at once."""
-    asked = False
+def _stop_on_signal() -> Iterator[Callable[[], bool]]:
+    """A first Ctrl-C or SIGTERM ends the copy behind the batch in hand, a second one at once."""
+    stopped = False
 
     def end(number: int, frame: FrameType | None) -> None:
-        nonlocal asked
-        if asked:
+        nonlocal stopped
+        if stopped:
             raise KeyboardInterrupt
-        asked = True
+        stopped = True
 
     before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield lambda: asked
+        yield lambda: stopped
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-def _progress(as_json: bool) -> AbstractContextManager[_Told]:
+def _progress(as_json: bool) -> AbstractContextManager[_OnProgress]:
     return _bar() if sys.stderr.isatty() else _lines(as_json)
 
 
 @contextmanager
-def _bar() -> Iterator[_Told]:
+def _bar() -> Iterator[_OnProgress]:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -158,7 +161,7 @@ def _bar() -> Iterator[_Told]:
     with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task("copying", total=None, records=0)
 
-        def tell(found: Mirrored) -> None:
+        def update(found: Mirrored) -> None:
             bar.update(
                 task,
                 description=found.stream,
@@ -167,22 +170,22 @@ def _bar() -> Iterator[_Told]:
                 records=found.records,
             )
 
-        yield tell
+        yield update
 
 
 @contextmanager
-def _lines(as_json: bool) -> Iterator[_Told]:
-    said_s = time.monotonic()
+def _lines(as_json: bool) -> Iterator[_OnProgress]:
+    printed_s = time.monotonic()
 
-    def tell(found: Mirrored) -> None:
-        nonlocal said_s
+    def print_line(found: Mirrored) -> None:
+        nonlocal printed_s
         now_s = time.monotonic()
-        if not as_json and now_s - said_s >= SAY_S:
-            said_s = now_s
+        if not as_json and now_s - printed_s >= SAY_S:
+            printed_s = now_s
             left = sum(max(shard.end - shard.at, 0) for shard in found.shards)
             click.echo(
                 f"{found.stream}: {render.counted(found.records, 'record')} copied, {left} to go",
                 err=True,
             )
 
-    yield tell
+    yield print_line

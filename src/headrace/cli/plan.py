@@ -1,4 +1,4 @@
-"""``headrace run --plan``: how many lanes the topology wants, without running it."""
+"""``headrace run --plan``: shows how many lanes the topology needs, without running it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace.cli import render
 from headrace.core.computations.settings import RunSettings
 from headrace.core.computations.topology import Topology
 from headrace.core.errors import NoHub
-from headrace.ops.lane_plan import plan
+from headrace.ops.lane_plan import plan_lanes
 
 
 def show_plan(
@@ -22,12 +22,12 @@ def show_plan(
             opened = stack.enter_context(headrace.open(hub, create=False))
         except NoHub:
             opened = None
-        rows = plan(topology, settings, opened, replicas)
+        rows = plan_lanes(topology, settings, opened, replicas)
     lanes = sum(row["lanes"] for row in rows)
     if as_json:
-        render.json_line({"plan": rows, "lanes": lanes})
+        render.show_json({"plan": rows, "lanes": lanes})
         return
-    render.table(rows, rare=["concurrency"])
+    render.show_table(rows, rare=["concurrency"])
     together = f", {lanes} if all have work at once" if len(rows) > 1 else ""
     most = max(row["lanes"] for row in rows)
     click.echo(

@@ -1,4 +1,4 @@
-"""``headrace prove``: kills replicas of a topology on made-up load, and shows what became of it."""
+"""``headrace prove``: kills replicas of a topology under made-up load, and shows the outcome."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from rich.progress import Progress as Bars
 
 from headrace.cli import render
 from headrace.cli.certificate import show_certificate
-from headrace.cli.signals import ended_by_sigterm
+from headrace.cli.options import OneOf
+from headrace.cli.signals import end_on_sigterm
 from headrace.cli.spark import ENGINES, check_local
 from headrace.cli.streams import as_json
 from headrace.core.computations.topology import Topology
@@ -45,7 +46,7 @@ SAY_S = 5.0
               help="How many processes run the topology.")  # fmt: skip
 @click.option("--sample", "samples", multiple=True, metavar="[STREAM=]FILE",
               help='Records to append, one a line: {"key": …, "value": …}, or values.')  # fmt: skip
-@click.option("--engine", type=click.Choice(ENGINES), default="local", show_default=True,
+@click.option("--engine", type=OneOf(ENGINES), default="local", show_default=True,
               help="Lanes as tasks of Spark, or as threads of the replica.")  # fmt: skip
 @click.option("--processes", is_flag=True,
               help="With --engine local: each lane a process of its own.")  # fmt: skip
@@ -87,31 +88,32 @@ def prove(
         records=records,
         replicas=replicas,
         engine=SPARK if engine == "spark" else PROCESSES if processes else LOCAL,
-        samples=_samples(samples, loaded.topology),
+        samples=_read_samples(samples, loaded.topology),
         real=real_streams(hub),
     )
-    with _shown(order, as_json) as shown:
-        certificate, evidence = proved(order, shown.tell)
+    with _show_progress(order, as_json) as shown:
+        certificate, evidence = run_proof(order, shown.tell)
     if as_json:
-        render.json_line({**certificate.view(), "evidence": evidence})
+        render.show_json({**certificate.view(), "evidence": evidence})
     else:
         show_certificate(certificate, evidence)
     sys.exit(0 if certificate.clean else 1)
 
 
 def check_engine(engine: str) -> None:
-    """One clear line, before replica after replica says it."""
+    """Refuse an engine that cannot run, before each replica refuses it."""
     if engine == "spark":
         check_packages()
         check_java()
 
 
-def proved(order: Order, tell: Tell) -> tuple[Certificate, str | None]:
-    """The certificate, and where hub and logs are kept if it is not clean."""
+def run_proof(order: Order, tell: Tell) -> tuple[Certificate, str | None]:
+    """Run a proof in a scratch directory. The certificate, and where hub and logs are kept if it is
+    not clean."""
     scratch = Path(tempfile.mkdtemp(prefix="headrace-prove-"))
     kept = False
     try:
-        with ended_by_sigterm():
+        with end_on_sigterm():
             certificate = ProofRun(order, scratch, tell).certificate()
         kept = not certificate.clean
     finally:
@@ -120,7 +122,7 @@ def proved(order: Order, tell: Tell) -> tuple[Certificate, str | None]:
     return certificate, str(scratch / "headrace-prove") if kept else None
 
 
-def _samples(given: Sequence[str], topology: Topology) -> dict[str, list[Example]]:
+def _read_samples(given: Sequence[str], topology: Topology) -> dict[str, list[Example]]:
     found: dict[str, list[Example]] = {}
     for each in given:
         stream, equals, path = each.partition("=")
@@ -134,11 +136,11 @@ def _samples(given: Sequence[str], topology: Topology) -> dict[str, list[Example
     return found
 
 
-# While it runs
+# Progress
 
 
 @contextmanager
-def _shown(order: Order, as_json: bool) -> Iterator[_Bars | _Lines]:
+def _show_progress(order: Order, as_json: bool) -> Iterator[_Bars | _Lines]:
     click.echo(f"seed {order.seed}: {order.again}", err=True)
     if not render.on_terminal() or as_json:
         yield _Lines()
@@ -149,7 +151,7 @@ def _shown(order: Order, as_json: bool) -> Iterator[_Bars | _Lines]:
 
 
 class _Bars:
-    """On a terminal."""
+    """Bars on a terminal."""
 
     def __init__(self) -> None:
         self.bars = Bars(
@@ -170,7 +172,7 @@ class _Bars:
 
 
 class _Lines:
-    """In a pipe: a line now and then."""
+    """A line now and then, in a pipe."""
 
     def __init__(self) -> None:
         self._said_s = time.monotonic()

@@ -1,4 +1,4 @@
-"""``headrace append`` and ``headrace tail``: records in and out, line by line."""
+"""``headrace append`` and ``headrace tail``: write and show records, line by line."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 import headrace
 from headrace.cli import render
-from headrace.cli.streams import as_json
+from headrace.cli.options import OneOf
+from headrace.cli.streams import as_json, find_stream
 from headrace.core.errors import BadRecord, BadSetting
 from headrace.core.model import Record
 from headrace.core.records.limits import check_shard, check_start
-from headrace.ops.views import record_view
+from headrace.ops.stream_views import record_view
 from headrace.streams.merged import followed, last, merged
 from headrace.streams.stream import Stream
 
@@ -29,7 +30,7 @@ _REFRESH_RECORDS = 1_000
 @click.command()
 @click.argument("stream")
 @click.argument("file", type=click.File("rb"), default="-")
-@click.option("--lines", type=click.Choice(["json", "raw"]), help="What a line is [by the codec].")
+@click.option("--lines", type=OneOf(["json", "raw"]), help="What a line is [by the codec].")
 @click.option("--key-field", metavar="FIELD", help="The key is this field of each JSON line.")
 @click.option("--key", help="One key for all records.")
 @click.option("--shard", type=int, help="One shard for all records.")
@@ -48,7 +49,7 @@ def append(
 ) -> None:
     """Append each line of FILE (or of standard input) to STREAM as a record."""
     with headrace.open(hub, create=False) as opened:
-        target = opened.stream(stream)
+        target = find_stream(opened, stream)
         lines = lines or ("json" if target.info.codec == "json" else "raw")
         if key_field and (lines == "raw" or key is not None):
             raise BadSetting("--key-field goes with JSON lines and without --key")
@@ -63,7 +64,7 @@ def append(
             )
             raise KeyboardInterrupt from None
     if as_json:
-        render.json_line({"stream": stream, "appended": count})
+        render.show_json({"stream": stream, "appended": count})
     else:
         click.echo(f"{stream}: {render.counted(count, 'record')} appended", err=True)
 
@@ -77,7 +78,11 @@ def _append_lines(
     shard: int | None,
 ) -> int:
     count = number = 0
-    with _progress(file) as advance, stream.appender(linger="5ms") as out, _counting(lambda: count):
+    with (
+        _progress(file) as advance,
+        stream.appender(linger="5ms") as out,
+        _count_on_interrupt(lambda: count),
+    ):
         for number, line in enumerate(file, 1):
             text = line.rstrip(b"\r\n")
             if is_json and not text.strip():
@@ -102,8 +107,8 @@ class _Interrupted(BaseException):
 
 
 @contextmanager
-def _counting(count: Callable[[], int]) -> Iterator[None]:
-    """Ctrl-C with the number of records that were taken until then: the appender writes them."""
+def _count_on_interrupt(count: Callable[[], int]) -> Iterator[None]:
+    """Ctrl-C carries the number of records that were appended until then."""
     try:
         yield
     except KeyboardInterrupt:
@@ -111,8 +116,8 @@ def _counting(count: Callable[[], int]) -> Iterator[None]:
 
 
 def _for_codec(stream: Stream, value: Any, text: bytes, is_json: bool) -> Any:
-    """What the stream's codec takes: JSON lines on a stream of bytes or text stay as they are
-    written."""
+    """The value that the stream's codec takes. On a stream of bytes or text, JSON lines are not
+    parsed."""
     if stream.info.codec == "bytes":
         return text
     if stream.info.codec == "text":
@@ -146,7 +151,7 @@ def _key(value: Any, field: str) -> str:
 
 @contextmanager
 def _progress(file: IO[bytes]) -> Iterator[Any]:
-    """A bar on a terminal, nothing elsewhere."""
+    """A progress bar on a terminal; nothing elsewhere."""
     if not sys.stderr.isatty():
         yield lambda nbytes, count: None
         return
@@ -175,7 +180,7 @@ def _progress(file: IO[bytes]) -> Iterator[Any]:
 @click.option("--follow", "-f", is_flag=True, help="Wait for more, until Ctrl-C.")
 @click.option("--from", "start", metavar="WHERE", help="earliest, latest or an offset.")
 @click.option(
-    "--last", "-n", "count", default=10, show_default=True, help="So many, without --from."
+    "--last", "-n", "count", default=10, show_default=True, help="How many, without --from."
 )
 @click.option("--shard", type=int, help="This shard only.")
 @as_json
@@ -192,22 +197,24 @@ def tail(
 ) -> None:
     """Show records of STREAM, the last 10 unless told otherwise."""
     with headrace.open(hub, create=False) as opened:
-        target = opened.stream(stream)
+        target = find_stream(opened, stream)
         if shard is not None:
             check_shard(target.info, shard)
         shards = [shard] if shard is not None else list(range(target.shards))
-        starts = _starts(target, shards, start, count)
+        starts = _find_starts(target, shards, start, count)
         records = (followed if follow else merged)(target, starts)
         for record in records:
             if as_json:
-                render.json_line(record_view(record))
+                render.show_json(record_view(record))
             else:
                 _show(record)
             if follow:
                 sys.stdout.flush()
 
 
-def _starts(stream: Stream, shards: list[int], start: str | None, count: int) -> dict[int, int]:
+def _find_starts(
+    stream: Stream, shards: list[int], start: str | None, count: int
+) -> dict[int, int]:
     if start is None:
         if count < 0:
             raise BadSetting(f"--last {count}: 0 or more")

@@ -1,4 +1,4 @@
-"""How results look: tables and colours on a terminal, plain text in a pipe, JSON for machines."""
+"""Prints results: tables and colours on a terminal, plain text in a pipe, JSON for programs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def on_terminal() -> bool:
     return sys.stdout.isatty()
 
 
-def json_line(value: Any) -> None:
+def show_json(value: Any) -> None:
     click.echo(json.dumps(value, ensure_ascii=False))
 
 
@@ -33,8 +33,10 @@ def counted(count: int, what: str) -> str:
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
-def table(rows: Sequence[Row], *, empty: str = "nothing there", rare: Collection[str] = ()) -> None:
-    """Rows that share their columns; a rare one is shown where some row has something in it."""
+def show_table(
+    rows: Sequence[Row], *, empty: str = "nothing there", rare: Collection[str] = ()
+) -> None:
+    """Print rows that share their columns. A rare column is left out if it is empty in all rows."""
     if not rows:
         click.echo(empty, err=True)
         return
@@ -47,7 +49,7 @@ def table(rows: Sequence[Row], *, empty: str = "nothing there", rare: Collection
 
 
 def shown(value: Any) -> str:
-    """One cell: nothing in it can move the cursor or colour the screen."""
+    """The text of one cell. Nothing in it can move the cursor or colour the screen."""
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -58,12 +60,12 @@ def shown(value: Any) -> str:
 
 
 def escaped(text: str) -> str:
-    """Control characters and lone surrogates made visible."""
+    """The text with control characters and lone surrogates made visible."""
     return "".join(char if char.isprintable() else _visible(char) for char in text)
 
 
 def escaped_lines(text: str) -> str:
-    """The same, with its lines kept."""
+    """The same for a text of several lines, which are kept."""
     return "\n".join(escaped(line) for line in text.splitlines())
 
 
@@ -88,7 +90,7 @@ def _rich_table(columns: list[str], cells: list[list[str]], rows: Iterable[Row])
             column,
             justify="right" if numeric else "left",
             overflow="fold",
-            # Only what is wide is broken where the terminal is not; names never are.
+            # On a narrow terminal only wide columns wrap; the first one, a name, does not.
             no_wrap=width <= NARROW or (at == 0 and width <= NAMES),
         )
     for line, row in zip(cells, rows, strict=True):

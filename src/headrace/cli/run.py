@@ -1,4 +1,4 @@
-"""``headrace run``: runs a topology, and shows how it goes."""
+"""``headrace run``: runs a topology, and shows its progress."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from rich.table import Table
 
 import headrace
 from headrace.cli import render
-from headrace.cli.options import pairs
+from headrace.cli.options import OneOf, pairs
 from headrace.cli.plan import show_plan
-from headrace.cli.signals import ended_by_sigterm
-from headrace.cli.spark import ENGINES, check_local, spark_options, spark_settings, started
+from headrace.cli.signals import end_on_sigterm
+from headrace.cli.spark import ENGINES, check_local, spark_options, spark_settings, start_session
 from headrace.cli.streams import as_json
 from headrace.core.errors import BadSetting
 from headrace.core.redaction import shown_place
@@ -36,7 +36,7 @@ from headrace.spark.session.session import check_session
 
 LOOK_S = 0.5
 SAY_S = 10.0
-"""So often a line is written where there is no terminal."""
+"""How often a line is printed where there is no terminal."""
 
 _SHOWN = {
     "computation": "computation",
@@ -56,7 +56,7 @@ _SHOWN = {
 @click.argument("place", metavar="FILE[:NAME]")
 @click.option(
     "--engine",
-    type=click.Choice(ENGINES),
+    type=OneOf(ENGINES),
     default="spark",
     show_default=True,
     help="Lanes as tasks of Spark, or as threads of this process.",
@@ -71,15 +71,15 @@ _SHOWN = {
 @click.option("--lanes", type=click.IntRange(1, 1000), help="How many work at once [4].")
 @click.option("--option", "options", multiple=True, metavar="K=V", help="For ctx.options.")
 @click.option("--skip-first-failures", type=click.IntRange(0), default=0, metavar="N",
-              help="Skip so many records of each computation that would stop a shard.")  # fmt: skip
+              help="Skip the first N records of a computation that would stop it.")  # fmt: skip
 @click.option("--name", help="Of this replica, among those of its groups.")
-@click.option("--allocation", type=click.Choice(["pool", "static"]), help="Of lanes to shards.")
-@click.option("--plan", is_flag=True, help="Only show how many lanes it wants.")
+@click.option("--allocation", type=OneOf(["pool", "static"]), help="Of lanes to shards.")
+@click.option("--plan", is_flag=True, help="Only show how many lanes it needs.")
 @click.option(
     "--replicas",
     type=click.IntRange(1, 10_000),
     metavar="N",
-    help="With --plan: so many processes will run it [1].",
+    help="With --plan: how many processes will run it [1].",
 )
 @as_json
 @click.pass_obj
@@ -135,29 +135,31 @@ def run(
         if engine == "spark":
             check_before(opened.backend, wanted)
             check_session(count, wanted)
-        make_streams(opened, loaded.topology, settings)  # what is misspelt is said at once
+        make_streams(opened, loaded.topology, settings)  # a misspelt stream is refused at once
         if engine == "spark":
             app = f"headrace {loaded.topology.name}"
-            with ended_by_sigterm():
-                given["spark"] = stack.enter_context(started(count, wanted, app=app, quiet=as_json))
+            with end_on_sigterm():
+                given["spark"] = stack.enter_context(
+                    start_session(count, wanted, app=app, quiet=as_json)
+                )
         running = headrace.start(loaded.topology, opened, **given)
-        found, clean = _ran(running, hub, until_caught_up, as_json)
+        found, clean = _run_to_end(running, hub, until_caught_up, as_json)
     if as_json:
-        render.json_line(found)
+        render.show_json(found)
     else:
-        render.table([_row(row) for row in found["computations"]])
-        _say_stopped(found["stopped"])
+        render.show_table([_row(row) for row in found["computations"]])
+        _show_stopped(found["stopped"])
         if not clean:
             click.echo("a lane did not end in time: its records are worked on again", err=True)
     sys.exit(0 if found["healthy"] else 1)
 
 
-def _ran(
+def _run_to_end(
     running: Running, hub: str, until_caught_up: bool, as_json: bool
 ) -> tuple[dict[str, Any], bool]:
-    """What came of it, and whether it ended in order."""
+    """Run until the end; the outcome, and whether all lanes ended in time."""
     began_s = time.monotonic()
-    with running, _interrupted(running):
+    with running, _drain_on_interrupt(running):
         shows = render.on_terminal() and not as_json
         view = _Live(running, until_caught_up) if shows else _Lines(running, as_json, hub)
         with view:
@@ -167,11 +169,11 @@ def _ran(
 
 
 def _row(view: dict[str, Any]) -> dict[str, Any]:
-    """Of what has ended: nothing is held any more."""
+    """The row of a computation that has ended: it holds no shard and has no age of lag."""
     return {title: view[key] for key, title in _SHOWN.items() if key not in ("shards", "lag_s")}
 
 
-def _say_stopped(stopped: dict[str, list[str]]) -> None:
+def _show_stopped(stopped: dict[str, list[str]]) -> None:
     for name, shards in stopped.items():
         click.echo(
             f"{name}: stopped at {', '.join(shards)}; why: headrace group show {name}; "
@@ -181,8 +183,8 @@ def _say_stopped(stopped: dict[str, list[str]]) -> None:
 
 
 @contextmanager
-def _interrupted(running: Running) -> Iterator[None]:
-    """Ctrl-C once drains, twice ends at once."""
+def _drain_on_interrupt(running: Running) -> Iterator[None]:
+    """A first Ctrl-C drains the replica, a second one ends it at once."""
 
     def drain(number: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGINT, give_up)
@@ -201,7 +203,8 @@ def _interrupted(running: Running) -> Iterator[None]:
 
 
 class _Stderr(logging.Handler):
-    """Wherever that is now: a live view takes it over, so that lines appear above it."""
+    """Logs to the standard error of the moment: a live view replaces it, so that lines appear above
+    the view."""
 
     def emit(self, record: logging.LogRecord) -> None:
         click.echo(render.escaped_lines(self.format(record)), file=sys.stderr)
@@ -213,19 +216,19 @@ def _log_to_stderr() -> None:
         handler = _Stderr()
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         logger.addHandler(handler)
-        logger.propagate = False  # some library may give the root a handler of its own
-        logging.root.addFilter(_is_not_raised_too)
+        logger.propagate = False  # a library may give the root logger a handler
+        logging.root.addFilter(_is_not_of_py4j)
     logger.setLevel(logging.INFO)
 
 
-def _is_not_raised_too(record: logging.LogRecord) -> bool:
-    """The way to Java logs with a trace what it raises as well, and whoever called it tells that
-    in a line."""
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    """py4j, the way to Java, logs each error with a trace, and raises it too: the caller reports it
+    in one line."""
     return record.module not in ("java_gateway", "clientserver")
 
 
 class _Live:
-    """On a terminal: one line for each computation, and a bar if there is an end to reach."""
+    """Shows a table of the computations on a terminal, and a bar if there is an end to reach."""
 
     def __init__(self, running: Running, until_caught_up: bool) -> None:
         self._running = running
@@ -261,7 +264,7 @@ class _Live:
             drawn.add_row(*(render.shown(view[key]) for key in _SHOWN), style=style)
         parts: list[Any] = [drawn]
         if self._task is not None:
-            lag = _lag(self._running)
+            lag = _measure_lag(self._running)
             done = sum(_processed(self._running).values())
             self._bar.update(self._task, completed=done, total=done + lag)
             parts.append(self._bar)
@@ -269,7 +272,7 @@ class _Live:
 
 
 class _Lines:
-    """In a pipe: a line now and then."""
+    """Prints a line for each computation now and then, in a pipe."""
 
     def __init__(self, running: Running, as_json: bool, hub: str) -> None:
         self._running = running
@@ -295,8 +298,8 @@ class _Lines:
         self._said_s = now_s
         rates = self._rates.look(_processed(self._running), now_s)
         for view in run_views(self._running, rates):
-            told = ("processed", "records_per_s", "lag", "lag_s", "failures", "dead_letters")
-            facts = " ".join(f"{key}={render.shown(view[key])}" for key in told)
+            keys = ("processed", "records_per_s", "lag", "lag_s", "failures", "dead_letters")
+            facts = " ".join(f"{key}={render.shown(view[key])}" for key in keys)
             click.echo(f"{view['computation']}: {facts}", err=True)
 
 
@@ -304,8 +307,8 @@ def _processed(running: Running) -> dict[str, int]:
     return {name: counters.processed for name, counters in running.counters.items()}
 
 
-def _lag(running: Running) -> int:
-    """Of all replicas together."""
+def _measure_lag(running: Running) -> int:
+    """The lag of all replicas together."""
     groups = Groups(running.hub.backend)
     return sum(
         position.lag

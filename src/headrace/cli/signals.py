@@ -1,4 +1,4 @@
-"""Signals to commands that have begun nothing yet which could end in order."""
+"""SIGTERM for commands that have started nothing yet that could end in order."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from types import FrameType
 
 
 @contextmanager
-def ended_by_sigterm() -> Iterator[None]:
-    """As by Ctrl-C: what was begun is cleaned up."""
+def end_on_sigterm() -> Iterator[None]:
+    """SIGTERM ends the command as Ctrl-C does, so that it cleans up."""
 
     def end(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt

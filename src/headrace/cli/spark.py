@@ -1,4 +1,4 @@
-"""What commands say to Spark: their options, and what is shown while it starts."""
+"""Options of commands for Spark, and the start of its session."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ def spark_options(command: Command) -> Command:
 
 
 def spark_settings(
-    told: Mapping[str, Any],
+    section: Mapping[str, Any],
     master: str | None,
     remote: str | None,
     conf: tuple[str, ...],
     ui: bool,
 ) -> SparkSettings:
-    """What ``headrace.toml`` says under ``[spark]``, and the command line, which wins."""
-    given = {**told.get("conf", {}), **pairs("--conf", conf, "spark.some.key=value")}
+    """The section ``[spark]`` of ``headrace.toml``, and the command line, which wins."""
+    given = {**section.get("conf", {}), **pairs("--conf", conf, "spark.some.key=value")}
     if master is None and remote is None:
-        master, remote = told.get("master"), told.get("remote")
+        master, remote = section.get("master"), section.get("remote")
     return SparkSettings(
-        master=master, remote=remote, conf=given, ui=ui or bool(told.get("ui", False))
+        master=master, remote=remote, conf=given, ui=ui or bool(section.get("ui", False))
     )
 
 
@@ -63,7 +63,7 @@ def check_local(
     conf: tuple[str, ...],
     ui: bool,
 ) -> None:
-    """What is said to Spark makes no sense to another."""
+    """Refuse options of one engine that are given with another."""
     if engine == "spark" and processes:
         raise BadSetting("--processes is for lanes without Spark: add --engine local")
     if engine == "local":
@@ -75,12 +75,12 @@ def check_local(
 
 
 @contextmanager
-def started(
+def start_session(
     lanes: int, settings: SparkSettings, *, app: str, quiet: bool
 ) -> Iterator[SparkSession]:
-    """The session; on a terminal it is shown that it takes its time."""
-    told = settings.remote or settings.master or settings.conf.get("spark.master")
-    where = "this machine" if told is None else place_of(told)
+    """Start a session, and show that it starts."""
+    place = settings.remote or settings.master or settings.conf.get("spark.master")
+    where = "this machine" if place is None else place_of(place)
     began_s = time.monotonic()
     session = spark_session(lanes, settings, app=app)
     if quiet:

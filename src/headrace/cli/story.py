@@ -38,7 +38,7 @@ def story(hub: str, /, record: str, depth: int, as_json: bool) -> None:
     with headrace.open(hub, create=False) as opened:
         told = opened.story(record, depth=depth)
     if as_json:
-        render.json_line(story_view(told))
+        render.show_json(story_view(told))
     else:
         _show(told)
 

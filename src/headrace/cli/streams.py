@@ -1,4 +1,4 @@
-"""``headrace stream``: create, list, show, delete."""
+"""``headrace stream``: creates, lists, shows and deletes streams."""
 
 from __future__ import annotations
 
@@ -9,13 +9,22 @@ import click
 
 import headrace
 from headrace.cli import render
-from headrace.core.errors import BadSetting
+from headrace.core.errors import BadSetting, UnknownStream
 from headrace.core.model import ROUTINGS, Bounds, StreamInfo
 from headrace.core.redaction import shown_place
 from headrace.hub.hub import SHARDS_DEFAULT, Hub
-from headrace.ops.views import shard_views, stream_view
+from headrace.ops.stream_views import shard_views, stream_view
+from headrace.streams.stream import Stream
 
 as_json = click.option("--json", "as_json", is_flag=True, help="One JSON value, for programs.")
+
+
+def find_stream(hub: Hub, name: str) -> Stream:
+    """The stream of that name; one that is not there is refused with the nearest name."""
+    try:
+        return hub.stream(name)
+    except UnknownStream:
+        raise UnknownStream(name, known=[info.name for info in hub.streams()]) from None
 
 
 @click.group()
@@ -28,8 +37,8 @@ def stream() -> None:
 @click.option("--shards", default=SHARDS_DEFAULT, show_default=True, help="How many shards.")
 @click.option("--codec", default="bytes", show_default=True, help="bytes, text, json or your own.")
 @click.option("--routing", default=ROUTINGS[0], show_default=True, help=", ".join(ROUTINGS) + ".")
-@click.option("--retention", metavar="TIME", help="Keep records so long, as in 7d [for ever].")
-@click.option("--retention-bytes", metavar="SIZE", help="Keep so much per shard, as in 10GiB.")
+@click.option("--retention", metavar="TIME", help="How long records are kept, as in 7d [for ever].")
+@click.option("--retention-bytes", metavar="SIZE", help="How much is kept per shard, as in 10GiB.")
 @click.option("--exist-ok", is_flag=True, help="Leave a stream that is there as it is.")
 @as_json
 @click.pass_obj
@@ -37,13 +46,13 @@ def create(hub: str, /, name: str, as_json: bool, **settings: Any) -> None:
     """Create the stream NAME, and the hub if there is none."""
     with headrace.open(hub) as opened:
         made = opened.create_stream(name, **settings)
-        (bounds,) = _bounds(opened, made.info)
+        (bounds,) = _ask_bounds(opened, made.info)
         view = stream_view(made.info, bounds)
         if as_json:
-            render.json_line(view)
+            render.show_json(view)
             return
-        asked = settings["shards"]
-        kept = f" (it was there, {asked} were asked for)" if made.shards != asked else ""
+        wanted = settings["shards"]
+        kept = f" (it was there, {wanted} were asked for)" if made.shards != wanted else ""
         click.echo(
             f"{name}: {made.shards} shards{kept}, codec {made.info.codec}, in {shown_place(hub)}"
         )
@@ -56,14 +65,14 @@ def list_streams(hub: str, /, as_json: bool) -> None:
     """All streams of the hub."""
     with headrace.open(hub, create=False) as opened:
         streams = opened.streams()
-        bounds = _bounds(opened, *streams)
+        bounds = _ask_bounds(opened, *streams)
         at_most = _at_most(opened)
     views = [stream_view(info, own) for info, own in zip(streams, bounds, strict=True)]
     if as_json:
-        render.json_line(views)
+        render.show_json(views)
     else:
         shown = [{**view, "records": f"{at_most}{view['records']}"} for view in views]
-        render.table(shown, empty=f"no streams in {shown_place(hub)}")
+        render.show_table(shown, empty=f"no streams in {shown_place(hub)}")
 
 
 @stream.command()
@@ -73,15 +82,15 @@ def list_streams(hub: str, /, as_json: bool) -> None:
 def show(hub: str, /, name: str, as_json: bool) -> None:
     """One stream with its shards."""
     with headrace.open(hub, create=False) as opened:
-        info = opened.stream(name).info
-        (bounds,) = _bounds(opened, info)
+        info = find_stream(opened, name).info
+        (bounds,) = _ask_bounds(opened, info)
         at_most = _at_most(opened)
     view, shards = stream_view(info, bounds), shard_views(info, bounds)
     if as_json:
-        render.json_line({**view, "shards": shards})
+        render.show_json({**view, "shards": shards})
         return
-    render.table([{**view, "records": f"{at_most}{view['records']}"}])
-    render.table(shards)
+    render.show_table([{**view, "records": f"{at_most}{view['records']}"}])
+    render.show_table(shards)
 
 
 @stream.command()
@@ -92,8 +101,8 @@ def show(hub: str, /, name: str, as_json: bool) -> None:
 def delete(hub: str, /, name: str, yes: bool, as_json: bool) -> None:
     """Delete a stream with all its records, for good."""
     with headrace.open(hub, create=False) as opened:
-        info = opened.stream(name).info
-        (bounds,) = _bounds(opened, info)
+        info = find_stream(opened, name).info
+        (bounds,) = _ask_bounds(opened, info)
         records = stream_view(info, bounds)["records"]
         shown = f"{_at_most(opened)}{records}"
         if not yes:
@@ -102,18 +111,18 @@ def delete(hub: str, /, name: str, yes: bool, as_json: bool) -> None:
             click.confirm(f"Delete {name} with {shown} records?", abort=True)
         opened.delete_stream(name)
     if as_json:
-        render.json_line({"stream": name, "deleted": True, "records": records})
+        render.show_json({"stream": name, "deleted": True, "records": records})
     else:
         click.echo(f"{name}: deleted, {shown} records")
 
 
 def _at_most(hub: Hub) -> str:
-    """Where offsets have gaps they count more than there are records."""
+    """A sign before a number of records that was counted by offsets, where those have gaps."""
     return "≤" if "dense_offsets" in hub.capabilities.missing else ""
 
 
-def _bounds(hub: Hub, *streams: StreamInfo) -> list[dict[int, Bounds]]:
-    """Of all shards of these streams, asked for at once."""
+def _ask_bounds(hub: Hub, *streams: StreamInfo) -> list[dict[int, Bounds]]:
+    """The bounds of all shards of these streams, in one call of the backend."""
     shards = [(info, shard.index) for info in streams for shard in info.shards]
     found = iter(hub.log.bounds_of(shards))
     return [{shard.index: next(found) for shard in info.shards} for info in streams]

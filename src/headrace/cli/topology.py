@@ -1,4 +1,4 @@
-"""``headrace topology``: is it one, and what does it look like?"""
+"""``headrace topology``: checks a topology, and draws it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from headrace.ops.drawing import drawn, mermaid, shown_policy
 def topology(place: str, as_mermaid: bool, as_json: bool) -> None:
     """Check the topology in FILE, as in shop.py or shop.py:nightly, and draw it.
 
-    With what headrace.toml says about it, if there is one here."""
+    The settings of headrace.toml are applied, if there is one in this directory."""
     if as_mermaid and as_json:
         raise BadSetting("--mermaid and --json: say one of them")
     settings = settings_here()
@@ -35,18 +35,18 @@ def topology(place: str, as_mermaid: bool, as_json: bool) -> None:
         logging.getLogger("headrace").warning("%s", line)
     whole = settings.applied(loaded.topology)
     if as_json:
-        render.json_line({"reference": loaded.reference, **topology_view(whole)})
+        render.show_json({"reference": loaded.reference, **topology_view(whole)})
     elif as_mermaid:
         click.echo(mermaid(whole))
     else:
         click.echo(drawn(whole))
         if render.on_terminal():
             click.echo()
-            render.table([_row(each) for each in whole.computations], rare=["concurrency"])
+            render.show_table([_row(each) for each in whole.computations], rare=["concurrency"])
 
 
 def topology_view(topology: Topology) -> dict[str, Any]:
-    """A topology for programs."""
+    """A topology as a dict, for programs."""
     return {
         "topology": topology.name,
         "sources": list(topology.sources),

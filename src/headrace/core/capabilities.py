@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from headrace.core.errors import Unsupported
+from headrace.core.errors import BadSetting, Unsupported
+from headrace.core.nearest import did_you_mean
 
 Capability = Literal[
     "atomic_append",  # all records of one append become visible together, or none does
@@ -38,6 +39,11 @@ class Capabilities:
     def require(self, *wanted: Capability) -> None:
         """Refuse with `Unsupported` and the reason if one of these is missing."""
         for capability in wanted:
+            if capability not in CAPABILITIES:
+                raise BadSetting(
+                    f"unknown capability {capability!r}: known are {', '.join(CAPABILITIES)}"
+                    f"{did_you_mean(capability, CAPABILITIES)}"
+                )
             if capability in self.missing:
                 raise self.refusal(capability)
 

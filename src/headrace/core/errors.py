@@ -53,7 +53,10 @@ HeadraceError
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
+
+from headrace.core.nearest import did_you_mean
 
 
 class HeadraceError(Exception):
@@ -121,7 +124,7 @@ class UnknownAllocator(Invalid):
     def __init__(self, name: str, known: list[str]) -> None:
         super().__init__(
             f"unknown allocator {name!r}: shipped are {', '.join(known)}; give your own as "
-            "Allocator(name, deal=function)"
+            f"Allocator(name, deal=function){did_you_mean(name, known)}"
         )
         self.name = name
 
@@ -131,6 +134,7 @@ class UnknownCodec(Invalid):
         super().__init__(
             f"unknown codec {name!r}: known are {', '.join(known)}; "
             "add your own with register_codec or the entry point headrace.codecs"
+            f"{did_you_mean(name, known)}"
         )
         self.name = name
 
@@ -140,12 +144,14 @@ class BadHub(Invalid):
 
 
 class UnknownStream(HeadraceError, LookupError):
-    def __init__(self, name: str, *, anew: bool = False) -> None:
+    """``known`` are the streams of the hub, where they are at hand."""
+
+    def __init__(self, name: str, *, anew: bool = False, known: Iterable[str] = ()) -> None:
         super().__init__(
             f"stream {name!r} was deleted and created anew: open it again with hub.stream({name!r})"
             if anew
             else f"no stream {name!r} in this hub: headrace stream list shows which there are, "
-            f"create_stream or headrace stream create {name} makes it"
+            f"create_stream or headrace stream create {name} makes it{did_you_mean(name, known)}"
         )
         self.name = name
 
@@ -231,11 +237,22 @@ class Unsupported(HeadraceError):
 
 
 class Fenced(HeadraceError):
+    """With ``copying`` it is a copy into the shard that is fenced, by another one, and ``group``
+    names the source of both."""
+
     def __init__(
-        self, group: str, stream: str, shard: int, outcome: str = "nothing was written"
+        self,
+        group: str,
+        stream: str,
+        shard: int,
+        outcome: str = "nothing was written",
+        *,
+        copying: bool = False,
     ) -> None:
         super().__init__(
-            f"the grant of group {group!r} for {stream}:{shard} is no longer valid; {outcome}"
+            f"another copy into {stream}:{shard} has taken over; {outcome}"
+            if copying
+            else f"the grant of group {group!r} for {stream}:{shard} is no longer valid; {outcome}"
         )
         self.group = group
         self.stream = stream
@@ -254,13 +271,21 @@ class Replaced(Fenced):
 
 
 class UnknownGroup(HeadraceError, LookupError):
+    """``known`` are the groups of the hub, where they are at hand."""
+
     def __init__(
-        self, name: str, *, deleted: bool = False, look: str = "headrace group list"
+        self,
+        name: str,
+        *,
+        deleted: bool = False,
+        look: str = "headrace group list",
+        known: Iterable[str] = (),
     ) -> None:
         super().__init__(
             f"group {name!r} was deleted while this consumer was in it"
             if deleted
             else f"no group {name!r} in this hub: the first consumer makes one; see {look}"
+            f"{did_you_mean(name, known)}"
         )
         self.name = name
 

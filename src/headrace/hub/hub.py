@@ -17,6 +17,7 @@ from headrace.core.errors import BadSetting, StreamExists
 from headrace.core.groups.allocators import Allocator
 from headrace.core.model import ROUTINGS, SHARDS_MAX, RecordId, StreamInfo
 from headrace.core.names import checked_name
+from headrace.core.nearest import did_you_mean
 from headrace.core.ports import Backend, GroupHome, Log, StreamSpec
 from headrace.core.quantities import Duration, Size, seconds, size_bytes
 from headrace.groups.admin import Groups
@@ -86,7 +87,10 @@ class Hub:
         them records are kept for ever."""
         found = find_codec(codec)
         if routing not in ROUTINGS:
-            raise BadSetting(f"bad routing {routing!r}: one of {', '.join(ROUTINGS)}")
+            raise BadSetting(
+                f"bad routing {routing!r}: one of {', '.join(ROUTINGS)}"
+                f"{did_you_mean(routing, ROUTINGS)}"
+            )
         if isinstance(shards, bool) or not isinstance(shards, int) or not 1 <= shards <= SHARDS_MAX:
             raise BadSetting(f"bad number of shards {shards!r}: 1 to {SHARDS_MAX}")
         spec = StreamSpec(

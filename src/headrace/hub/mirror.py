@@ -182,6 +182,7 @@ class _Mirroring:
                 copy.shard,
                 "another mirror copied the same stream there meanwhile; nothing is doubled. Run "
                 "this mirror again to go on where the other one ended",
+                copying=True,
             ) from None
         return True
 

@@ -16,6 +16,7 @@ from headrace.core.errors import BadSetting, BadTopology, UnknownStream
 from headrace.core.groups.allocators import named
 from headrace.core.groups.member_settings import MemberSettings
 from headrace.core.groups.subscription import Subscription
+from headrace.core.nearest import did_you_mean
 from headrace.core.ports import Membership
 from headrace.core.quantities import Duration, seconds
 from headrace.engines.engine import Engine, LaneWork
@@ -259,7 +260,10 @@ def _check_lanes(lanes: object, allocation: object) -> None:
     if isinstance(lanes, bool) or not isinstance(lanes, int) or not 1 <= lanes <= LANES_MAX:
         raise BadSetting(f"lanes {lanes!r}: a whole number, 1 to {LANES_MAX}")
     if allocation not in get_args(Allocation):
-        raise BadSetting(f"allocation {allocation!r}: one of {', '.join(get_args(Allocation))}")
+        known = get_args(Allocation)
+        raise BadSetting(
+            f"allocation {allocation!r}: one of {', '.join(known)}{did_you_mean(allocation, known)}"
+        )
 
 
 def _replica(
@@ -336,7 +340,7 @@ def make_streams(hub: Hub, topology: Topology, settings: RunSettings) -> None:
     }
     for name, made in missing.items():
         if not made and name in topology.sources:
-            raise UnknownStream(name)
+            raise UnknownStream(name, known=there)
     for name, made in missing.items():
         there[name] = hub.create_stream(name, **made, exist_ok=True).info
         log.info("stream=%s: made, %d shards", name, len(there[name].shards))

@@ -12,6 +12,7 @@ from threading import get_ident
 from typing import Any, TypedDict, Unpack
 
 from headrace.core.errors import BadOutput
+from headrace.core.nearest import did_you_mean
 from headrace.core.ports import Append
 from headrace.core.quantities import Instant, shown_size
 from headrace.core.records.batch import Batch
@@ -261,7 +262,8 @@ def _check_fields(fields: RecordFields) -> None:
     unknown = fields.keys() - RecordFields.__annotations__.keys()
     if unknown:
         known = ", ".join(RecordFields.__annotations__)
-        raise TypeError(f"out.append takes no {', '.join(unknown)}: value, key, {known}")
+        near = did_you_mean(min(unknown), RecordFields.__annotations__)
+        raise TypeError(f"out.append takes no {', '.join(unknown)}: value, key, {known}{near}")
 
 
 def _inherit(gathered: _Gathered, first: int, provenance: Provenance) -> None:

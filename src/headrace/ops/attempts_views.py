@@ -1,4 +1,4 @@
-"""What is told of a record that makes trouble: which one, how often, why, and what to do."""
+"""Views of a record that fails: which one, how often, why."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from headrace.ops.times import utc
 REASON_CHARS_SHOWN = 200
 
 
-def trouble(attempts: Attempts | None, position: Position | None, stopped: bool) -> Attempts | None:
-    """What of the attempts is worth telling: nothing while all goes well, or once it is past."""
+def worth_showing(
+    attempts: Attempts | None, position: Position | None, stopped: bool
+) -> Attempts | None:
+    """The attempts, if they matter: None while all goes well, or when the group has read on."""
     if attempts is None or not (attempts.failed or attempts.deaths or attempts.reason):
         return None
     if stopped:
@@ -36,10 +38,10 @@ def attempts_view(shard: ShardId, attempts: Attempts | None) -> dict[str, Any] |
     }
 
 
-def because(told: Mapping[str, Any]) -> str:
-    """Such a view as in: because orders:2+17 failed 3 times (ValueError: no price)."""
-    record = told["record"] or "a call that is about no record (init, on_timer)"
-    failed, deaths = told["failed"], told["deaths"]
+def because(trouble: Mapping[str, Any]) -> str:
+    """A view of attempts as text: because orders:2+17 failed 3 times (ValueError: no price)."""
+    record = trouble["record"] or "a call that is about no record (init, on_timer)"
+    failed, deaths = trouble["failed"], trouble["deaths"]
     times = "once" if failed == 1 else f"{failed} times"
     died = "1 process died" if deaths == 1 else f"{deaths} processes died"
     if failed and deaths:
@@ -48,11 +50,11 @@ def because(told: Mapping[str, Any]) -> str:
         what = f"{record} failed {times}"
     else:
         what = f"{died} at {record}" if deaths else f"of {record}"
-    reason = brief(told["reason"])
+    reason = brief(trouble["reason"])
     return f"because {what}" + (f" ({reason})" if reason else "")
 
 
 def brief(reason: str | None, chars: int = REASON_CHARS_SHOWN) -> str:
-    """The first line, and not too much of it."""
+    """The first line of a reason, cut to that many characters."""
     first = (reason or "").strip().partition("\n")[0]
     return first if len(first) <= chars else f"{first[: chars - 1]}…"

@@ -1,4 +1,4 @@
-"""What `headrace doctor` finds: versions, the hub's files, and what is missing for which part."""
+"""The findings of `headrace doctor`: versions, the hub, and what is missing for which part."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace.core.errors import (
 )
 from headrace.core.model import StreamInfo
 from headrace.hub.hub import Hub
-from headrace.ops.findings import meaning, stream_meaning
+from headrace.ops.findings import hub_finding, stream_finding
 from headrace.process.java import ADVICE, find_java
 from headrace.streams.stream import Stream
 
@@ -30,57 +30,55 @@ _PARTS = {
     "starlette": "for headrace serve: pip install 'headrace[server]'",
 }
 
-Finding = dict[str, Any]
+FindingRow = dict[str, Any]
 """``what``, ``found``, ``ok`` (None: neither good nor bad) and ``advice``."""
 
 
-def machine_findings() -> list[Finding]:
-    """About this machine, whatever the hub."""
+def examine_machine() -> list[FindingRow]:
+    """Findings about this machine, whatever the hub."""
     findings = [
-        _finding("python", platform.python_version()),
-        _finding("headrace", _version("headrace")),
+        _row("python", platform.python_version()),
+        _row("headrace", _version("headrace")),
     ]
     for name, role in _PARTS.items():
         found = _version(name)
         ok = True if found else (False if role == "needed" else None)
-        findings.append(
-            _finding(name, found or "not installed", ok=ok, advice="" if found else role)
-        )
+        findings.append(_row(name, found or "not installed", ok=ok, advice="" if found else role))
     findings.append(_java())
     return findings
 
 
-def hub_findings(hub: Hub) -> list[Finding]:
-    """About an opened hub."""
-    meanings = {what: meaning(what, found) for what, found in hub.describe().items()}
+def examine_hub(hub: Hub) -> list[FindingRow]:
+    """Findings about an opened hub."""
+    findings = {what: hub_finding(what, fact) for what, fact in hub.describe().items()}
     return [
-        _finding(what, told.shown, ok=told.ok, advice=told.advice)
-        for what, told in meanings.items()
+        _row(what, found.shown, ok=found.ok, advice=found.advice)
+        for what, found in findings.items()
     ]
 
 
-def stream_findings(hub: Hub, streams: Sequence[StreamInfo]) -> list[Finding]:
+def examine_streams(hub: Hub, streams: Sequence[StreamInfo]) -> list[FindingRow]:
     """How many streams there are, and what is unusual about each."""
-    findings = [_finding("streams", len(streams))]
+    findings = [_row("streams", len(streams))]
     for info, facts in zip(streams, hub.log.describe_streams(streams), strict=True):
-        for what, found in facts.items():
-            told = stream_meaning(what, found)
-            findings.append(_finding(info.name, told.shown, ok=told.ok, advice=told.advice))
+        for what, fact in facts.items():
+            found = stream_finding(what, fact)
+            findings.append(_row(info.name, found.shown, ok=found.ok, advice=found.advice))
     return findings
 
 
-def damage_findings(hub: Hub, name: str) -> list[Finding]:
-    """Every record of a stream read and checked."""
+def find_damage(hub: Hub, name: str) -> list[FindingRow]:
+    """Read and check every record of a stream."""
     try:
         stream = hub.stream(name)
-        return [finding for shard in range(stream.shards) for finding in _damage(stream, shard)]
+        return [row for shard in range(stream.shards) for row in _damage(stream, shard)]
     except UnknownStream:
-        return [_finding(name, "deleted meanwhile")]
+        return [_row(name, "deleted meanwhile")]
     except HeadraceError as why:
-        return [_finding(name, str(why), ok=False)]
+        return [_row(name, str(why), ok=False)]
 
 
-def _damage(stream: Stream, shard: int) -> list[Finding]:
+def _damage(stream: Stream, shard: int) -> list[FindingRow]:
     what = f"{stream.name}:{shard}"
     findings = []
     records = 0
@@ -95,18 +93,18 @@ def _damage(stream: Stream, shard: int) -> list[Finding]:
             raise
         except HeadraceError as why:
             if not _is_trimmed(why):
-                findings.append(_finding(what, str(why), ok=False))
+                findings.append(_row(what, str(why), ok=False))
             at = max(_behind(why, end), at + 1)
-    return [*findings, _finding(what, f"{records} records are whole", ok=True)]
+    return [*findings, _row(what, f"{records} records are whole", ok=True)]
 
 
 def _is_trimmed(why: HeadraceError) -> bool:
-    """Retention does not wait for who looks."""
+    """Whether the records were dropped meanwhile: retention does not wait for a reader."""
     return isinstance(why, OffsetOutOfRange) and why.offset < why.start
 
 
 def _behind(why: HeadraceError, end: int) -> int:
-    """Where to read on."""
+    """The offset at which to read on."""
     match why:
         case BadBatch():
             return why.end
@@ -117,13 +115,13 @@ def _behind(why: HeadraceError, end: int) -> int:
     return end
 
 
-def _java() -> Finding:
+def _java() -> FindingRow:
     java = find_java()
     ok = java.is_new_enough or None
-    return _finding("java", str(java), ok=ok, advice="" if ok else f"for Spark: {ADVICE}")
+    return _row("java", str(java), ok=ok, advice="" if ok else f"for Spark: {ADVICE}")
 
 
-def _finding(what: str, found: Any, *, ok: bool | None = None, advice: str = "") -> Finding:
+def _row(what: str, found: Any, *, ok: bool | None = None, advice: str = "") -> FindingRow:
     return {"what": what, "found": found, "ok": ok, "advice": advice}
 
 

@@ -13,8 +13,8 @@ circle, a computation an arrow through which records go:
     ▼    [join]
     ○    shop/all
 
-From a stream or a computation one rail goes to all that follow it: it ends at the last of them, and
-branches off to those before. Where a branch joins another rail, an arrow shows which way it goes.
+From a stream or a computation one rail goes to all nodes that follow it: it ends at the last of
+them, and branches off to the others. Where a branch joins another rail, an arrow shows its way.
 """
 
 from __future__ import annotations
@@ -89,31 +89,31 @@ def mermaid(topology: Topology) -> str:
 
 
 def shown_policy(policy: Policy) -> str:
-    """What is not as in ``Policy()``; nothing if all is."""
-    usual, said = Policy(), []
+    """The settings of a policy that differ from ``Policy()``; empty if none does."""
+    usual, shown = Policy(), []
     if policy.retries != usual.retries:
-        said.append(
+        shown.append(
             {0: "no retries", 1: "1 retry"}.get(policy.retries, f"{policy.retries} retries")
         )
     if policy.delay_s != usual.delay_s:
-        said.append(f"delay {shown_duration(policy.delay_s)}")
+        shown.append(f"delay {shown_duration(policy.delay_s)}")
     if policy.delay_s_max != usual.delay_s_max:
-        said.append(f"delay up to {shown_duration(policy.delay_s_max)}")
+        shown.append(f"delay up to {shown_duration(policy.delay_s_max)}")
     if policy.no_retry:
-        said.append(f"no retry of {' '.join(kind.__name__ for kind in policy.no_retry)}")
+        shown.append(f"no retry of {' '.join(kind.__name__ for kind in policy.no_retry)}")
     if policy.then != usual.then:
-        said.append(f"then {policy.then}")
+        shown.append(f"then {policy.then}")
     if policy.timeout_s is not None:
-        said.append(f"timeout {shown_duration(policy.timeout_s)}")
+        shown.append(f"timeout {shown_duration(policy.timeout_s)}")
     if policy.deaths != usual.deaths:
-        said.append("1 death" if policy.deaths == 1 else f"{policy.deaths} deaths")
+        shown.append("1 death" if policy.deaths == 1 else f"{policy.deaths} deaths")
     if policy.dead_letters_max != usual.dead_letters_max:
-        said.append(f"up to {policy.dead_letters_max} dead letters")
-    return ", ".join(said)
+        shown.append(f"up to {policy.dead_letters_max} dead letters")
+    return ", ".join(shown)
 
 
 def _in_order(topology: Topology) -> list[_Node]:
-    """A stream comes right before its first reader or right behind its last writer."""
+    """All nodes: a stream comes right before its first reader or right behind its last writer."""
     order: list[_Node] = []
     sources = set(topology.sources)
     left = {stream: len(topology.writers(stream)) for stream in topology.streams}
@@ -131,7 +131,7 @@ def _in_order(topology: Topology) -> list[_Node]:
 
 
 def _follow(topology: Topology) -> dict[_Node, list[_Node]]:
-    """Where records go from each node, in the order in which those are drawn."""
+    """The nodes to which records go from each node, in the order in which they are drawn."""
     order = _in_order(topology)
     place = {node: at for at, node in enumerate(order)}
     found: dict[_Node, list[_Node]] = {node: [] for node in order}
@@ -152,7 +152,7 @@ def _lead_to(
     rails: list[_Node | None],
     rows: list[_Row],
 ) -> int:
-    """The column of a node, with the rails of all that go there led to it."""
+    """Draw the rails that lead to a node; the column of the node."""
     coming = [at for at, of in enumerate(rails) if of is not None and node in follow[of]]
     ending = [at for at in coming if follow[_on(rails, at)][-1] == node]
     passing = [at for at in coming if at not in ending]
@@ -165,12 +165,12 @@ def _lead_to(
         joins = bool(ending) or at != passing[0]
         rows.append(_Row(_branch(rails, at, column, joins)))
     if not coming and rows and rows[-1].rails[2 * column : 2 * column + 1].strip():
-        rows.append(_Row(_marks(rails)))  # it does not follow what stands there above it
+        rows.append(_Row(_marks(rails)))  # a gap: the node does not follow the one above it
     return column
 
 
 def _free(rails: list[_Node | None], coming: list[int]) -> int:
-    """A column without a rail, right of where it comes from if that is possible."""
+    """A column without a rail, if possible to the right of the rails that lead to it."""
     least = min(coming, default=0)
     for at in range(least, len(rails)):
         if rails[at] is None:
@@ -180,14 +180,14 @@ def _free(rails: list[_Node | None], coming: list[int]) -> int:
 
 
 def _merge(rails: list[_Node | None], ending: list[int], column: int) -> str:
-    """The row in which rails end in the one of the column."""
+    """The row in which rails end in the rail of the column."""
     lines = dict.fromkeys(ending, _UP) | {column: _UP | _DOWN}
     return _across(rails, lines)
 
 
 def _branch(rails: list[_Node | None], at: int, column: int, joins: bool) -> str:
-    """The row in which a rail that goes on leads to the column too. If it joins another one there,
-    an arrow tells which of them leads to which."""
+    """The row in which a rail branches off to the column and goes on. If the branch joins another
+    rail there, an arrow shows its direction."""
     row = _across(rails, {at: _UP | _DOWN, column: _UP | _DOWN if joins else _DOWN})
     if not joins:
         return row
@@ -249,8 +249,8 @@ def _computation_notes(each: Computation) -> list[str]:
         notes.append(f"concurrency {each.concurrency}")
     if each.start != "earliest":
         notes.append(f"from {each.start}")
-    if each.policy is not None and (said := shown_policy(each.policy)):
-        notes.append(said)
+    if each.policy is not None and (policy := shown_policy(each.policy)):
+        notes.append(policy)
     return notes
 
 
@@ -259,7 +259,7 @@ def _label(name: str, notes: list[str]) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Mermaid reads entities behind a hash; what could end a label is written as one."""
+    """A label for Mermaid: characters that could end it are written as entities."""
     return "".join(
         char if char.isalnum() or char in " ._/,:-" else f"#{ord(char)};" for char in text
     )

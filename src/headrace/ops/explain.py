@@ -1,4 +1,4 @@
-"""Why a shard moved, or why it waits: plain sentences about a group, from its journal."""
+"""Explains in plain sentences why a shard moved or why it waits, from the journal of its group."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from headrace.core.groups.journal import Entry
 from headrace.core.model import ShardId
 from headrace.core.quantities import shown_duration
 from headrace.groups.positions import Position
-from headrace.ops.attempts_views import attempts_view, because, trouble
+from headrace.ops.attempts_views import attempts_view, because, worth_showing
 from headrace.ops.ranges import shown_shards
 from headrace.ops.times import utc
 
@@ -36,59 +36,61 @@ TOO_LARGE = "a change too large to tell"
 _ANCESTORS_SHOWN = 5
 
 
-class Chapter(NamedTuple):
-    """One chapter in the story of a shard."""
+class ShardChange(NamedTuple):
+    """One change of a shard: what happened, and how the shard stood afterwards."""
 
     version: int
     at_ms: int
     cause: str
     became: str
     stopped: bool = False
-    """Whether the shard was, after it."""
+    """Whether the shard was stopped afterwards."""
 
 
 @dataclass
-class Told:
-    """What a replay of the journal tells."""
+class GroupChanges:
+    """What a replay of the journal shows of a group and its shards."""
 
     causes: dict[int, str] = field(default_factory=dict)
-    """By version."""
+    """What happened, by the version of the group that it led to."""
     moved: dict[int, dict[str, list[ShardId]]] = field(default_factory=dict)
-    """By version: what became of which shards."""
-    chapters: dict[ShardId, list[Chapter]] = field(default_factory=dict)
+    """By version: how which shards stood afterwards."""
+    by_shard: dict[ShardId, list[ShardChange]] = field(default_factory=dict)
+    """The changes of each shard, oldest first."""
     begin: int | None = None
-    """The version it begins behind; None if nothing is told."""
+    """The version before the first change; None if none is known."""
     note: str = ""
-    """Why nothing is told."""
+    """Why the changes are not known; empty if they are."""
 
 
-def told(group: Group, steps: Iterable[tuple[Entry, Group, Group]]) -> Told:
-    """The stories of all shards, if the replay ends at the group as it is; else only why not."""
-    found = Told()
+def changes_of(group: Group, steps: Iterable[tuple[Entry, Group, Group]]) -> GroupChanges:
+    """The changes of a group, from the steps of a replay. If the replay does not end at the group
+    as it is, they are not known, and ``note`` says why."""
+    found = GroupChanges()
     end = None
     for entry, before, after in steps:
         if entry.version > group.version:
             break
         if found.begin is None:
             found.begin = before.version
-        cause = happened(entry.event, before)
+        cause = event_sentence(entry.event, before)
         found.causes[entry.version] = cause
         moved = found.moved[entry.version] = {}
         for shard in _changed(before, after):
             stands = after.shards.get(shard)
-            became = _became(before.shards.get(shard), stands)
+            became = _new_standing(before.shards.get(shard), stands)
             moved.setdefault(became, []).append(shard)
             stopped = stands is not None and stands.stopped
-            chapter = Chapter(entry.version, entry.at_ms, cause, became, stopped)
-            found.chapters.setdefault(shard, []).append(chapter)
+            change = ShardChange(entry.version, entry.at_ms, cause, became, stopped)
+            found.by_shard.setdefault(shard, []).append(change)
         end = after
     if end == group:
         return found
-    return Told(note=_why_not(group, end))
+    return GroupChanges(note=_why_unknown(group, end))
 
 
-def happened(event: Event | None, before: Group | None = None) -> str:
-    """An event in one sentence; more of it if the group before it is known."""
+def event_sentence(event: Event | None, before: Group | None = None) -> str:
+    """An event in one sentence; with more detail if the group before it is known."""
     match event:
         case None:
             return TOO_LARGE
@@ -131,24 +133,24 @@ def why(
     shard: ShardId,
     group: Group,
     positions: Mapping[ShardId, Position],
-    chapters: list[Chapter],
+    changes: list[ShardChange],
     dead: Collection[str] = (),
     attempts: Attempts | None = None,
 ) -> str:
-    """Why a shard stands as it does; ``dead`` are members whose processes are."""
+    """Why a shard stands as it does; ``dead`` are members whose processes have ended."""
     standing = group.shards.get(shard)
     if standing is None:
         return "not known to the group: read to its end and forgotten, or not heard of yet"
-    since = _since(chapters)
-    found = trouble(attempts, positions.get(shard), standing.stopped)
-    told = attempts_view(shard, found)
+    since = _since(changes)
+    shown = worth_showing(attempts, positions.get(shard), standing.stopped)
+    trouble = attempts_view(shard, shown)
     match standing.state:
         case "held":
-            cause = "".join(f": {t.cause}" for t in chapters if t.version == standing.granted)
+            cause = "".join(f": {t.cause}" for t in changes if t.version == standing.granted)
             gone = ""
             if standing.owner in dead:
-                gone = "; its process is dead, and nobody has come who takes it over"
-            again = f"; it is tried again {because(told)}" if told else ""
+                gone = "; its process is dead, and no member has taken the shard over yet"
+            again = f"; it is tried again {because(trouble)}" if trouble else ""
             return f"held by {standing.owner} since version {standing.granted}{cause}{gone}{again}"
         case "moving" if standing.next is not None:
             to = f"promised to {standing.next}"
@@ -156,13 +158,13 @@ def why(
         case "moving":
             instead = _not_dealt(shard, group)
             if standing.stopped:
-                instead = _stopped(told, chapters)
+                instead = _stopped(trouble, changes)
             return f"waits for {standing.owner} to let go{since}: {instead}"
         case "waiting":
             return f"waits for its ancestors: {_ancestors(shard, group, positions)}"
         case "free":
             return f"free{since}: " + (
-                f"{_stopped(told, chapters)}, and is given to nobody until it is resumed"
+                f"{_stopped(trouble, changes)}, and is given to no member until it is resumed"
                 if standing.stopped
                 else _not_dealt(shard, group)
             )
@@ -175,14 +177,14 @@ def _changed(before: Group, after: Group) -> list[ShardId]:
     return gone + [s for s, now in after.shards.items() if before.shards.get(s) != now]
 
 
-def _became(before: ShardStanding | None, after: ShardStanding | None) -> str:
+def _new_standing(before: ShardStanding | None, after: ShardStanding | None) -> str:
     if after is None:
         return "read and forgotten" if before and before.state == "done" else "gone"
     text: str = after.state
     if after.state == "held":
         text = f"held by {after.owner}"
     if after.state == "moving":
-        text = f"moving from {after.owner} to {after.next or 'nobody'}"
+        text = f"moving from {after.owner} to {after.next or 'no member'}"
     if after.epoch != (before.epoch if before else 0):
         text += f" under epoch {after.epoch}"
     return f"{text}, stopped" if after.stopped else text
@@ -215,29 +217,29 @@ def _beat(event: Heartbeat, before: Group | None) -> str:
 
 
 def _configured(event: Configure) -> str:
-    said = []
+    changed = []
     if event.order is not None:
-        said.append(f"order {'on' if event.order else 'off'}")
+        changed.append(f"order {'on' if event.order else 'off'}")
     if event.timeout_s is not None:
-        said.append(f"timeout {shown_duration(event.timeout_s)}")
+        changed.append(f"timeout {shown_duration(event.timeout_s)}")
     if event.allocator is not None:
-        said.append(f"allocator {event.allocator.name}")
-    return f"configured: {', '.join(said) or 'nothing'}"
+        changed.append(f"allocator {event.allocator.name}")
+    return f"configured: {', '.join(changed) or 'nothing'}"
 
 
-def _since(chapters: list[Chapter]) -> str:
-    return f" since version {chapters[-1].version} ({chapters[-1].cause})" if chapters else ""
+def _since(changes: list[ShardChange]) -> str:
+    return f" since version {changes[-1].version} ({changes[-1].cause})" if changes else ""
 
 
-def _stopped(told: Mapping[str, Any] | None, chapters: list[Chapter]) -> str:
-    """Since when, as far as that is known, and why."""
-    at = None if told is None else told["at"]
-    for chapter in reversed(chapters):
-        if not chapter.stopped:
+def _stopped(trouble: Mapping[str, Any] | None, changes: list[ShardChange]) -> str:
+    """Since when a shard is stopped, as far as that is known, and why."""
+    at = None if trouble is None else trouble["at"]
+    for change in reversed(changes):
+        if not change.stopped:
             break
-        at = utc(chapter.at_ms)
+        at = utc(change.at_ms)
     since = f" at {at}" if at else ""
-    return f"it was stopped{since}" + (f" {because(told)}" if told is not None else "")
+    return f"it was stopped{since}" + (f" {because(trouble)}" if trouble is not None else "")
 
 
 def _not_dealt(shard: ShardId, group: Group) -> str:
@@ -249,12 +251,12 @@ def _not_dealt(shard: ShardId, group: Group) -> str:
     if group.fault:
         return f"it could not be dealt: {group.fault}"
     if group.pending:
-        return f"not dealt yet: who changed the group last does not know {dealer}"
-    return f"{dealer} gives it to nobody: all who may hold it have as many as they may"
+        return f"not dealt yet: the member that changed the group last does not know {dealer}"
+    return f"{dealer} gives it to no member: all that may hold it have as many as they may"
 
 
 def _ancestors(shard: ShardId, group: Group, positions: Mapping[ShardId, Position]) -> str:
-    """Those that are still to be read, nearest first."""
+    """The ancestors that are still to be read, nearest first."""
     line, unread = [shard], []
     for one in line:
         for index in group.shards[one].parents:
@@ -278,7 +280,7 @@ def _unread(shard: ShardId, group: Group, positions: Mapping[ShardId, Position])
     return f"{text}, read to {position.next} of {position.bounds.end}"
 
 
-def _why_not(group: Group, end: Group | None) -> str:
+def _why_unknown(group: Group, end: Group | None) -> str:
     if group.allocator.deal is None:
         return (
             f"who moved why cannot be told here: allocator {group.allocator.name!r} version "

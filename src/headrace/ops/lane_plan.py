@@ -1,4 +1,4 @@
-"""How many lanes a topology wants: what ``headrace run --plan`` shows."""
+"""How many lanes a topology needs: what ``headrace run --plan`` shows."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from headrace.hub.hub import Hub
 
 
 def advised_lanes(shards: int, replicas: int) -> int:
-    """A fifth more than the shards of each replica, so that one that is lost leaves no shard
-    waiting: 5 for 16 shards and 4 replicas."""
+    """How many lanes a replica should have: a fifth more than its share of the shards, so that no
+    shard waits when one replica is lost. 5 for 16 shards and 4 replicas."""
     return -(-shards * 6 // (replicas * 5))
 
 
-def plan(topology: Topology, settings: RunSettings, hub: Hub | None, replicas: int) -> list[Any]:
-    """One row for each computation, and one for all of them at once."""
+def plan_lanes(
+    topology: Topology, settings: RunSettings, hub: Hub | None, replicas: int
+) -> list[Any]:
+    """One row for each computation: its shards, and the lanes for them."""
     rows = []
     for each in topology.computations:
         shards = sum(_shards(name, topology, settings, hub) for name in each.inputs)
@@ -37,7 +39,7 @@ def plan(topology: Topology, settings: RunSettings, hub: Hub | None, replicas: i
 
 
 def _shards(name: str, topology: Topology, settings: RunSettings, hub: Hub | None) -> int:
-    """As it is, or as it would be made."""
+    """How many shards a stream has, or would be made with."""
     if hub is not None:
         try:
             return hub.stream(name).shards

@@ -1,17 +1,17 @@
-"""What is missing on this machine for which part, in one line each: ``make setup`` ends with it."""
+"""Lists what is missing on this machine, one line each; ``make setup`` ends with it."""
 
 from __future__ import annotations
 
 import sys
 
-from headrace.ops.doctor import machine_findings
+from headrace.ops.doctor import examine_machine
 
 
 def needs() -> list[str]:
-    """One line per missing thing that this machine, and not pip, must bring."""
+    """One line for each missing program that pip cannot install."""
     return [
         f"{finding['what']}: {finding['found']}; {finding['advice']}"
-        for finding in machine_findings()
+        for finding in examine_machine()
         if finding["what"] == "java" and finding["ok"] is not True
     ]
 

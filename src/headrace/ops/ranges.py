@@ -8,7 +8,7 @@ from headrace.core.model import ShardId
 
 
 def shown_shards(shards: Iterable[ShardId]) -> str:
-    """Streams in order with a space between them; nothing for no shards."""
+    """The shards of each stream as ranges, streams in order with a space between them."""
     by_stream: dict[str, list[int]] = {}
     for shard in sorted(shards):
         by_stream.setdefault(shard.stream, []).append(shard.index)

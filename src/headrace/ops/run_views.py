@@ -1,4 +1,4 @@
-"""What a running topology looks like: its counters as rows for people and programs."""
+"""Views of a running topology: its counters as rows for people and programs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headrace.hub.run import Running
 
 
 class Rates:
-    """Records per second of each computation, between two looks."""
+    """Records per second of each computation, between two calls of ``look``."""
 
     def __init__(self) -> None:
         self._before: dict[str, int] = {}
@@ -29,14 +29,14 @@ class Rates:
 
 
 def run_views(running: Running, rates: Mapping[str, float]) -> list[dict[str, Any]]:
-    """One row for each computation, upstream first: of this replica."""
+    """One row for each computation of this replica, upstream first."""
     return [
         _view(running, each.name, rates.get(each.name)) for each in running.topology.computations
     ]
 
 
 def summary(running: Running, seconds: float) -> dict[str, Any]:
-    """What a run came to, for the end of it."""
+    """The outcome of a run, for its end."""
     stopped = running.stopped()
     groups = running.hub.groups
     rates = {
@@ -46,7 +46,7 @@ def summary(running: Running, seconds: float) -> dict[str, Any]:
         "replica": running.name,
         "seconds": round(seconds, 3),
         "computations": [
-            {**view, "lag": _lag(groups, view["computation"]), "lag_s": None}
+            {**view, "lag": _measure_lag(groups, view["computation"]), "lag_s": None}
             for view in run_views(running, rates)
         ],
         "stopped": stopped,
@@ -54,13 +54,13 @@ def summary(running: Running, seconds: float) -> dict[str, Any]:
     }
 
 
-def _lag(groups: Groups, name: str) -> int:
-    """Of the whole group: at the end nothing is held here."""
+def _measure_lag(groups: Groups, name: str) -> int:
+    """The lag of the whole group: at the end of a run this replica holds no shard."""
     return sum(position.lag for position in groups.positions(groups.load(name)).values())
 
 
 def is_healthy(running: Running, stopped: Mapping[str, list[str]]) -> bool:
-    """Whether nothing is stopped, and nothing was stopped here."""
+    """Whether no shard is stopped, and none was stopped by this replica."""
     return not stopped and not any(each.stopped for each in running.counters.values())
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from headrace.tools.kafka_node import Broker
 from tests.backends.kafka.hubs import Place
-from tests.cli.test_commands import Shell
+from tests.cli.shell import Shell
 
 
 class Kafka(Place):

@@ -13,7 +13,7 @@ from headrace.backends.kafka.backend import CAPABILITIES
 from headrace.tools.kafka_node import Broker
 from tests.backends.kafka.commands import Kafka
 from tests.backends.kafka.hubs import Place
-from tests.cli.test_commands import Shell
+from tests.cli.shell import Shell
 
 
 @pytest.fixture

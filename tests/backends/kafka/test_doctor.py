@@ -14,7 +14,7 @@ from headrace.backends.kafka.backend import KafkaBackend
 from headrace.backends.kafka.client.settings import KafkaSettings
 from headrace.backends.kafka.topics.facts import ask_broker_facts, ask_topic_facts
 from headrace.backends.kafka.topics.topics import Topic
-from headrace.ops.doctor import damage_findings
+from headrace.ops.doctor import find_damage
 from tests.backends.kafka.commands import Kafka
 
 
@@ -164,7 +164,7 @@ def test_a_stream_that_is_deleted_meanwhile_is_no_damage(kafka: Kafka) -> None:
     with headrace.open(kafka.url) as hub:
         hub.create_stream("gone", shards=1)
         hub.delete_stream("gone")
-        (told,) = damage_findings(hub, "gone")
+        (told,) = find_damage(hub, "gone")
     assert (told["found"], told["ok"]) == ("deleted meanwhile", None)
 
 

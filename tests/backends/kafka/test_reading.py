@@ -15,7 +15,7 @@ from headrace.backends.kafka.messages import EXTRA
 from headrace.backends.kafka.reading.cursor import Cursor
 from headrace.backends.kafka.reading.fetched import FetchedMessages, Taken, Trouble
 from headrace.backends.kafka.reading.listed import ListedRecords
-from headrace.ops.doctor import damage_findings
+from headrace.ops.doctor import find_damage
 from headrace.testing.contracts.backend_under_test import WAIT_S
 from headrace.tools.kafka_node import Broker
 from tests.backends.kafka.hubs import Place
@@ -75,7 +75,7 @@ def test_what_comes_with_the_news_of_damage_is_not_handed_out_before_it(
 def test_doctor_counts_what_is_whole_before_and_behind_damage(
     hub: headrace.Hub, damaged: headrace.Stream
 ) -> None:
-    first, second = damage_findings(hub, "a")
+    first, second = find_damage(hub, "a")
     assert (first["ok"], "offsets 10 to 19" in first["found"]) == (False, True)
     assert second["found"] == "20 records are whole"
 

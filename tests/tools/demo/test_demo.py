@@ -90,7 +90,7 @@ def ends_with(monkeypatch: pytest.MonkeyPatch) -> Run:
         def proved(order: Order, tell: Tell) -> tuple[Certificate, str | None]:
             return certificate, None
 
-        monkeypatch.setattr(demos, "proved", proved)
+        monkeypatch.setattr(demos, "run_proof", proved)
         return CliRunner().invoke(cli, ["demo", "--engine", "local", *arguments])
 
     return run
@@ -163,7 +163,7 @@ def test_prove_runs_the_replicas_on_the_engine_that_is_named(
         orders.append(order)
         return CLEAN, None
 
-    monkeypatch.setattr(proves, "proved", proved)
+    monkeypatch.setattr(proves, "run_proof", proved)
     place = "headrace.tools.proof.stages:topology"
     done = CliRunner().invoke(cli, ["prove", place, *options])
     assert done.exit_code == 0, done.output

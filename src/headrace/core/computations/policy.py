@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from headrace.core.errors import BadSetting
+from headrace.core.nearest import did_you_mean
 from headrace.core.quantities import Duration, seconds
 
 Then = Literal["stop", "skip", "dead-letter"]
@@ -53,7 +54,10 @@ class Policy:
         _check_count("deaths", self.deaths, 1)
         _check_count("dead_letters_max", self.dead_letters_max, 0)
         if self.then not in get_args(Then):
-            raise BadSetting(f"then {self.then!r}: one of {', '.join(get_args(Then))}")
+            known = get_args(Then)
+            raise BadSetting(
+                f"then {self.then!r}: one of {', '.join(known)}{did_you_mean(self.then, known)}"
+            )
         if not isinstance(self.no_retry, tuple) or not all(map(_is_error, self.no_retry)):
             raise BadSetting(f"no_retry {self.no_retry!r}: a tuple of exception classes")
         timeout_s = None if self.timeout is None else seconds(self.timeout, what="timeout")

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from difflib import get_close_matches
 from typing import Any, Literal, get_args
 
 from headrace.core.computations.computation import CONCURRENCY_MAX, Computation
@@ -14,6 +13,7 @@ from headrace.core.computations.topology import Topology
 from headrace.core.errors import BadSetting, Invalid
 from headrace.core.model import ROUTINGS, SHARDS_MAX
 from headrace.core.names import checked_name
+from headrace.core.nearest import did_you_mean
 from headrace.core.quantities import seconds, size_bytes
 from headrace.core.session import HEARTBEAT_S_MIN, SESSION_S_MIN, check_heartbeat
 
@@ -115,11 +115,9 @@ class RunSettings:
         ):
             for name in names:
                 if name != DEFAULT and name not in there:
-                    near = get_close_matches(name, there, 1)
-                    advice = f"; did you mean {near[0]}?" if near else ""
                     found.append(
                         f"{self.file}: [{part}.{_quoted(name)}]: topology={topology.name} has none "
-                        f"of that name{advice}"
+                        f"of that name{did_you_mean(name, there)}"
                     )
         return found
 
@@ -128,7 +126,10 @@ def _check_keys(file: str, section: str, told: Iterable[str], known: Collection[
     where = f"{file}: [{section}]" if section else file
     for key in told:
         if key not in known:
-            raise BadSetting(f"{where}: unknown key {key!r}; known are {', '.join(known)}")
+            raise BadSetting(
+                f"{where}: unknown key {key!r}; known are {', '.join(known)}"
+                f"{did_you_mean(key, known)}"
+            )
 
 
 def _section(file: str, name: str, told: object) -> dict[str, Any]:
@@ -223,7 +224,7 @@ def _count(most: int) -> _Check:
 def _one_of(known: Collection[str]) -> _Check:
     def check(value: Any) -> str:
         if not isinstance(value, str) or value not in known:
-            raise BadSetting(f"one of {', '.join(known)}")
+            raise BadSetting(f"one of {', '.join(known)}{did_you_mean(value, known)}")
         return value
 
     return check
@@ -247,12 +248,20 @@ def _texts(value: Any) -> Section:
         raise BadSetting("it is a section, [spark.conf]")
     for key, one in value.items():
         if not key.startswith("spark."):
-            raise BadSetting(f"{key!r}: settings of Spark begin with spark., in quotes")
+            raise BadSetting(
+                f"{key!r}: settings of Spark begin with spark., in quotes"
+                f"{did_you_mean(key, spark_keys(key))}"
+            )
         if not isinstance(one, str | int | float):
             raise BadSetting(f"{key}: write it as text")
     return {
         key: str(one).lower() if isinstance(one, bool) else str(one) for key, one in value.items()
     }
+
+
+def spark_keys(key: str) -> list[str]:
+    """Settings of Spark that may be meant by a key without ``spark.``, or with it misspelt."""
+    return [f"spark.{key}", f"spark.{key.partition('.')[2]}"]
 
 
 def _duration(key: str, least_s: float) -> _Check:

@@ -9,6 +9,7 @@ from typing import Any
 from headrace.core.computations.computation import Computation
 from headrace.core.errors import BadTopology
 from headrace.core.names import checked_name
+from headrace.core.nearest import did_you_mean
 
 STREAM_SETTINGS = ("shards", "codec", "routing", "retention", "retention_bytes")
 
@@ -48,8 +49,11 @@ class Topology:
         for each in self.computations:
             if each.name == name:
                 return each
-        known = ", ".join(each.name for each in self.computations)
-        raise BadTopology(f"no computation {name!r} in this topology: there are {known}")
+        known = [each.name for each in self.computations]
+        raise BadTopology(
+            f"no computation {name!r} in this topology: there are {', '.join(known)}"
+            f"{did_you_mean(name, known)}"
+        )
 
     def __repr__(self) -> str:
         return f"<Topology {', '.join(each.name for each in self.computations)}>"
@@ -117,7 +121,7 @@ def _check_declared(topology: Topology) -> None:
         if stream not in topology.streams and stream not in letters:
             raise BadTopology(
                 f"stream {stream!r} is declared, but nothing here reads or writes it: there are "
-                f"{', '.join(topology.streams)}"
+                f"{', '.join(topology.streams)}{did_you_mean(stream, topology.streams)}"
             )
 
 
@@ -155,6 +159,6 @@ def _settings(stream: str, made: Mapping[str, Any]) -> dict[str, Any]:
         if key not in STREAM_SETTINGS:
             raise BadTopology(
                 f"stream {stream!r}: unknown setting {key!r}; known are "
-                f"{', '.join(STREAM_SETTINGS)}"
+                f"{', '.join(STREAM_SETTINGS)}{did_you_mean(key, STREAM_SETTINGS)}"
             )
     return dict(made)

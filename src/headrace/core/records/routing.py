@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from headrace.core.errors import BadSetting
 from headrace.core.model import ROUTINGS, Shard
+from headrace.core.nearest import did_you_mean
 
 Router = Callable[[bytes], int]
 """A function from a key to the index of an open shard."""
@@ -29,7 +30,9 @@ def router(routing: str, shards: Sequence[Shard]) -> Router:
         return _remembering(lambda key: indexes[(java_hash(key) & 0x7FFFFFFF) % len(indexes)])
     if routing == "murmur2":
         return _remembering(lambda key: indexes[(murmur2(key) & 0x7FFFFFFF) % len(indexes)])
-    raise BadSetting(f"bad routing {routing!r}: one of {', '.join(ROUTINGS)}")
+    raise BadSetting(
+        f"bad routing {routing!r}: one of {', '.join(ROUTINGS)}{did_you_mean(routing, ROUTINGS)}"
+    )
 
 
 def md5_hash(key: bytes) -> int:

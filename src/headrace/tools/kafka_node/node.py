@@ -164,7 +164,10 @@ class Broker:
         return found
 
     def start(self) -> None:
-        """Start the broker, and return when it serves. Does nothing if it runs."""
+        """Start the node, unless it runs, and wait until it serves. A port that is taken is refused
+        before a directory is made."""
+        if not (self.directory / _LOCK).exists():
+            self._check_ports()
         self._make_directory()
         with self._alone():
             if not self.is_running:
@@ -243,10 +246,14 @@ class Broker:
         return msgspec.json.decode(path.read_bytes(), type=dict[str, User])
 
     def _choose_ports(self) -> None:
-        for port in self._ports.values():
-            check_free(port)
+        self._check_ports()
         missing = [name for name in (*self._listeners, CONTROLLER) if name not in self._ports]
         self._ports |= dict(zip(missing, free_ports(len(missing)), strict=True))
+
+    def _check_ports(self) -> None:
+        """Refuse a given port that another program uses."""
+        for port in self._ports.values():
+            check_free(port)
 
     def _write_files(self) -> None:
         properties = node_properties(self._data, self._ports)

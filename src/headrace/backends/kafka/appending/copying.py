@@ -356,7 +356,7 @@ class KafkaCopying:
         return why
 
     def _end_fenced(self) -> HeadraceError:
-        return self._end(Fenced(self._group, self._stream.name, self._shard))
+        return self._end(Fenced(self._group, self._stream.name, self._shard, copying=True))
 
     def _end_unknown(self) -> HeadraceError:
         return self._end(

@@ -17,9 +17,11 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from headrace.backends.kafka.client.native import Native, load_native
-from headrace.backends.kafka.client.settings import KafkaSettings
+from headrace.backends.kafka.client.properties import load_properties
+from headrace.backends.kafka.client.settings import OURS, OWN, KafkaSettings
 from headrace.backends.kafka.client.usable import Usable
 from headrace.core.errors import BadSetting
+from headrace.core.nearest import did_you_mean
 from headrace.core.records.row import COMMIT_BYTES_MAX
 
 log = logging.getLogger("headrace.kafka")
@@ -61,6 +63,10 @@ WRITING = {
 _CREATING = re.compile(r"^Failed to create [a-z ]+: ")
 _NO_PROVIDER = "No provider for SASL mechanism"
 _OPTIONS = "Current build options: "
+_MECHANISMS = {"SASL_SCRAM": "SCRAM-SHA-256, SCRAM-SHA-512", "SASL_CYRUS": "GSSAPI"}
+"""Build options of librdkafka, and the values of ``sasl.mechanism`` that they stand for."""
+_UNKNOWN = re.compile(r"No such configuration property: '(.*)'")
+_INVALID = re.compile(r"Invalid value (?:'.*' )?for configuration property '(.+)'")
 
 
 _ALIASES = {
@@ -171,12 +177,15 @@ class Clients:
         error = why.args[0] if why.args else why
         text = error.str() if isinstance(error, KafkaError) else str(error)
         if _NO_PROVIDER in text:
-            return f"set sasl.mechanism: this client has {text.rpartition(_OPTIONS)[2]}"
+            options = text.rpartition(_OPTIONS)[2].split()
+            mechanisms = ", ".join(_MECHANISMS.get(option, option) for option in options)
+            return f"set sasl.mechanism: this client has {mechanisms}"
         plain = " ".join(self.settings.without_secrets(text).replace('"', "'").split())
+        hint = _hint(plain)
         for own, written in _ALIASES.items():
             if own not in self.settings.properties and written in self.settings.properties:
                 plain = plain.replace(f"'{own}'", f"'{written}'")
-        return "; ".join([_CREATING.sub("", plain), *self._unreadable_files()])
+        return "; ".join([_CREATING.sub("", plain) + hint, *self._unreadable_files()])
 
     def _unreadable_files(self) -> list[str]:
         """The files of ``ssl.*.location`` that cannot be read, and why: the client names none."""
@@ -192,6 +201,16 @@ class Clients:
     def _log_error(self, error: KafkaError) -> None:
         # Not as a warning: an idle client reports outages that are long over.
         log.info("hub=%s: %s", self.settings, self.settings.without_secrets(error.str()))
+
+
+def _hint(refusal: str) -> str:
+    """What the caller can write instead, where the client does not say it."""
+    unknown = _UNKNOWN.search(refusal)
+    if unknown is not None:
+        return did_you_mean(unknown[1], {*load_properties(), *OWN} - OURS.keys())
+    invalid = _INVALID.search(refusal)
+    values = None if invalid is None else load_properties().get(invalid[1])
+    return "" if values is None else f"; it takes {values}"
 
 
 _in_use: weakref.WeakSet[Clients] = weakref.WeakSet()

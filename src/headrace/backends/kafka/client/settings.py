@@ -56,6 +56,8 @@ OURS = {
     ),
 }  # fmt: skip
 """Properties that Headrace sets itself, and why the caller cannot."""
+OWN = ("fetch_max", "native", "write_timeout")
+"""Settings of Headrace among the properties."""
 
 
 @dataclass(frozen=True, repr=False)

@@ -51,7 +51,7 @@ class KafkaGroups:
         names = self._ask_names()
         if name is not None:
             if name not in names:
-                raise UnknownGroup(name, look="headrace lag")
+                raise UnknownGroup(name, look="headrace lag", known=names)
             names = [name]
         streams = {self._topics.topic_of(info.name): info for info in self._topics.list_all()}
         found = {}

@@ -1,78 +1,23 @@
-"""What people and programs are shown, as plain dicts: one view, every surface."""
+"""Views of groups: who reads what, how far, how late, what happened and why; plain dicts for people
+and programs."""
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from headrace.core.computations.attempts import Attempts
-from headrace.core.errors import BadValue
 from headrace.core.groups.events import Stop
 from headrace.core.groups.group import Group, ShardStanding
 from headrace.core.groups.journal import Entry
-from headrace.core.model import Bounds, Record, ShardId, StreamInfo
+from headrace.core.model import Record, ShardId
 from headrace.core.ports import Sign
-from headrace.core.quantities import shown_duration, shown_size
+from headrace.core.quantities import shown_duration
 from headrace.groups.positions import Position, Seek
-from headrace.ops.attempts_views import attempts_view, trouble
-from headrace.ops.explain import Told, happened, why
+from headrace.ops.attempts_views import attempts_view, worth_showing
+from headrace.ops.explain import GroupChanges, event_sentence, why
 from headrace.ops.ranges import shown_shards
 from headrace.ops.times import utc
-
-
-def stream_view(info: StreamInfo, bounds: Mapping[int, Bounds]) -> dict[str, Any]:
-    """A stream in one line."""
-    return {
-        "stream": info.name,
-        "shards": len(info.shards),
-        "records": sum(kept.end - kept.start for kept in bounds.values()),
-        "codec": info.codec,
-        "routing": info.routing,
-        "retention": _retention(info),
-        "created": utc(info.created_ms) if info.created_ms else None,
-    }
-
-
-def shard_views(info: StreamInfo, bounds: Mapping[int, Bounds]) -> list[dict[str, Any]]:
-    """A stream's shards, one line each."""
-    views = []
-    for shard in info.shards:
-        # Other routings do not look at ranges.
-        begin, end = shard.hash_range if info.routing == "md5-range" else (None, None)
-        kept = bounds[shard.index]
-        views.append(
-            {
-                "shard": shard.index,
-                "state": "open" if shard.open else "closed",
-                "start": kept.start,
-                "end": kept.end,
-                "hash_begin": begin,
-                "hash_end": end,
-                "parents": list(shard.parents),
-            }
-        )
-    return views
-
-
-def record_view(record: Record) -> dict[str, Any]:
-    """A record for a JSON line: bytes that are no text come as base64."""
-    return {
-        "id": str(record.id),
-        "stream": record.stream,
-        "shard": record.shard,
-        "offset": record.offset,
-        "timestamp": utc(record.timestamp_ms),
-        **_bytes_view("key", record.key_bytes),
-        **_value_view(record),
-        "headers": [{"name": n, **_bytes_view("value", v)} for n, v in record.headers],
-        "sequence": record.sequence,
-        "flags": int(record.flags),
-        **_bytes_view("trace", record.trace),
-    }
-
-
-# Groups
 
 
 def group_line(group: Group) -> dict[str, Any]:
@@ -98,7 +43,7 @@ def group_view(
     now_ms: int,
     attempts: Mapping[ShardId, Attempts] | None = None,
 ) -> dict[str, Any]:
-    """One group: attributes, members, shards."""
+    """A group with its members and shards."""
     entries = list(entries)
     times = {entry.version: entry.at_ms for entry in entries}
     stops = {e.event.shard: e.at_ms for e in entries if isinstance(e.event, Stop)}
@@ -145,7 +90,7 @@ def _standing_view(
 ) -> dict[str, Any]:
     standing = group.shards.get(shard)
     if standing is None:
-        # Not in the group: read and forgotten, or not heard of yet.
+        # The group does not list the shard: it was read and forgotten, or is not known yet.
         over = position is not None and position.closed and not position.lag
         standing = ShardStanding("done" if over else "free")
     since_ms = times.get(standing.granted)
@@ -180,12 +125,12 @@ def _trouble_view(
 ) -> dict[str, Any]:
     standing = group.shards.get(shard)
     stopped = standing is not None and standing.stopped
-    told = trouble(attempts, position, stopped)
-    if stopped_ms is None and told is not None:
-        stopped_ms = told.at_ms or None  # the journal does not reach back: it was soon after
+    shown = worth_showing(attempts, position, stopped)
+    if stopped_ms is None and shown is not None:
+        stopped_ms = shown.at_ms or None  # the journal does not reach back: it was soon after
     return {
         "stopped_since": utc(stopped_ms) if stopped and stopped_ms is not None else None,
-        "attempts": attempts_view(shard, told),
+        "attempts": attempts_view(shard, shown),
     }
 
 
@@ -197,7 +142,7 @@ def lag_views(
     *,
     each: bool = False,
 ) -> list[dict[str, Any]]:
-    """How far a group is behind: a line for each stream, or for each shard."""
+    """The lag of a group: a line for each stream, or for each shard."""
     rows = []
     for stream, shard, mine in _parts(positions, each):
         ages = [_age_s(positions[one], unread.get(one), now_ms) for one in mine]
@@ -224,8 +169,9 @@ def latency_views(
     *,
     each: bool = False,
 ) -> list[dict[str, Any]]:
-    """How old the last record is that a group has read, while there are more: Nuxeo's latency. A
-    line for each stream, or for each shard; None if nothing was read, or it is not kept."""
+    """The latency of a group, as Nuxeo counts it: the age of the last record that it has read,
+    while there are more. A line for each stream, or for each shard; None if nothing was read, or
+    the record is not kept."""
     rows = []
     for stream, shard, mine in _parts(positions, each):
         lag = sum(positions[one].lag for one in mine)
@@ -249,7 +195,7 @@ def latency_views(
 def _parts(
     positions: Mapping[ShardId, Position], each: bool
 ) -> list[tuple[str, int | str, list[ShardId]]]:
-    """Stream, shard or "all", and the shards that belong to the line."""
+    """For each line: the stream, the shard or "all", and the shards that it sums up."""
     if each:
         return [(shard.stream, shard.index, [shard]) for shard in sorted(positions)]
     by_stream: dict[str, list[ShardId]] = {}
@@ -259,7 +205,7 @@ def _parts(
 
 
 def _age_s(position: Position, unread: Record | None, now_ms: int) -> float | None:
-    """0 if nothing is unread; None if what is cannot be read."""
+    """The age of the oldest unread record; 0 if all are read, None if it cannot be read."""
     if not position.lag:
         return 0.0
     return None if unread is None else _since_s(unread, now_ms)
@@ -270,7 +216,7 @@ def _since_s(record: Record, now_ms: int) -> float:
 
 
 def seek_views(plan: Iterable[Seek]) -> list[dict[str, Any]]:
-    """What moves, shard by shard."""
+    """A planned move of checkpoints, shard by shard."""
     return [
         {
             "shard": str(seek.shard),
@@ -284,14 +230,14 @@ def seek_views(plan: Iterable[Seek]) -> list[dict[str, Any]]:
     ]
 
 
-def history_views(entries: Iterable[Entry], told: Told) -> list[dict[str, Any]]:
-    """What happened to a group, oldest first; ``moved`` is None where it cannot be told."""
+def history_views(entries: Iterable[Entry], changes: GroupChanges) -> list[dict[str, Any]]:
+    """What happened to a group, oldest first; ``moved`` is None where it is not known."""
     return [
         {
             "version": entry.version,
             "time": utc(entry.at_ms),
-            "what": told.causes.get(entry.version) or happened(entry.event),
-            "moved": _moved_view(told.moved.get(entry.version)),
+            "what": changes.causes.get(entry.version) or event_sentence(entry.event),
+            "moved": _moved_view(changes.moved.get(entry.version)),
         }
         for entry in entries
     ]
@@ -307,7 +253,7 @@ def explanation(
     group: Group,
     shards: Iterable[ShardId],
     positions: Mapping[ShardId, Position],
-    told: Told,
+    changes: GroupChanges,
     signs: Mapping[str, Sign | None] | None = None,
     attempts: Mapping[ShardId, Attempts] | None = None,
 ) -> dict[str, Any]:
@@ -316,8 +262,8 @@ def explanation(
     return {
         "group": group.name,
         "version": group.version,
-        "told_since_version": told.begin,
-        "note": told.note or None,
+        "told_since_version": changes.begin,
+        "note": changes.note or None,
         "shards": [
             {
                 "shard": str(shard),
@@ -326,49 +272,20 @@ def explanation(
                     shard,
                     group,
                     positions,
-                    told.chapters.get(shard, []),
+                    changes.by_shard.get(shard, []),
                     dead,
                     (attempts or {}).get(shard),
                 ),
                 "story": [
                     {
-                        "version": chapter.version,
-                        "time": utc(chapter.at_ms),
-                        "what": chapter.cause,
-                        "became": chapter.became,
+                        "version": change.version,
+                        "time": utc(change.at_ms),
+                        "what": change.cause,
+                        "became": change.became,
                     }
-                    for chapter in told.chapters.get(shard, [])
+                    for change in changes.by_shard.get(shard, [])
                 ],
             }
             for shard in shards
         ],
     }
-
-
-# Parts
-
-
-def _value_view(record: Record) -> dict[str, Any]:
-    try:
-        value = record.value
-    except BadValue as why:  # a dead letter may be just that
-        return {**_bytes_view("data", record.data), "undecodable": str(why)}
-    return _bytes_view("value", value) if isinstance(value, bytes) else {"value": value}
-
-
-def _bytes_view(name: str, data: bytes | None) -> dict[str, Any]:
-    if data is None:
-        return {name: None}
-    try:
-        return {name: data.decode()}
-    except UnicodeDecodeError:
-        return {f"{name}_base64": base64.b64encode(data).decode()}
-
-
-def _retention(info: StreamInfo) -> str:
-    kept = []
-    if info.retention_s is not None:
-        kept.append(shown_duration(info.retention_s))
-    if info.retention_bytes is not None:
-        kept.append(f"{shown_size(info.retention_bytes)} per shard")
-    return " or ".join(kept) or "for ever"
