@@ -282,6 +282,7 @@ def test_no_output_shows_a_secret(kafka: Kafka, broker: Broker) -> None:
         said("lag"),
         said("lag", "nope", code=2),
         said("group", "list", code=2),
+        said("story", "a:0+0", code=2),
         said("doctor"),
         said("doctor", "--json"),
         said("stream", "delete", "a", code=2),
@@ -290,6 +291,7 @@ def test_no_output_shows_a_secret(kafka: Kafka, broker: Broker) -> None:
     ]
     assert "no streams in kafka://" in every[0]
     assert "no groups in kafka://" in every[1]
+    assert "headrace: the kafka backend does not offer 'store': " in every[10]
     assert [one for one in every if password in one] == []
 
 
