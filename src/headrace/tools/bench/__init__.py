@@ -1,2 +1,1 @@
-"""Benchmarks for users: ``headrace bench NAME``. Each compares Headrace with a peer in the same
-run."""
+"""Benchmarks for users: ``headrace bench NAME`` compares Headrace with a peer in the same run."""
