@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from headrace.backends.lmdb import stored_batch as batches
-from headrace.backends.lmdb import stored_row
+from headrace.backends.lmdb import stored_value
 from headrace.backends.lmdb.backend import LmdbBackend
 from headrace.core import store_keys
 from headrace.core.computations.attempts import Attempts
@@ -55,7 +55,7 @@ ODD_ROWS = [
 PLAIN_ROWS = [Row(b"key %d" % i, b'{"id":%d}' % i, 1_490_855_872_363 + i) for i in range(40)]
 MANY_ROWS = [*ODD_ROWS, *PLAIN_ROWS]
 
-ROW_KEY = stored_row.value_key(b"golden")
+ROW_KEY = stored_value.value_key(b"golden")
 ROW_VALUE = b"a small value"
 ROW_VERSION = 513
 
@@ -122,7 +122,7 @@ def main() -> None:
         "batch-arrow": sealed(MANY_ROWS),
         "batch-arrow-plain": sealed(PLAIN_ROWS),
         "attempts": ATTEMPTS.encoded(),
-        "row": stored_row.sealed_row(ROW_KEY, ROW_VALUE, ROW_VERSION),
+        "row": stored_value.sealed(ROW_KEY, ROW_VALUE, ROW_VERSION),
     }
     for name, content in contents.items():
         if not (HERE / name).exists():

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import headrace
-from headrace.backends.lmdb.map_lock import MapLock, Place
+from headrace.backends.lmdb.map_lock import MapLock, SharedHold
 
 _CLOSING = """
 import os, signal, sys, threading, time
@@ -96,20 +96,20 @@ def test_a_handler_that_raises_leaves_a_hub_that_can_be_closed_and_opened(tmp_pa
     assert done.stdout == "True [b'still']\n", done.stderr
 
 
-def test_a_place_whose_frame_is_gone_keeps_nobody_out() -> None:
-    gate = MapLock()
-    place = Place()
-    gate.enter(place)
+def test_a_hold_whose_frame_is_gone_keeps_no_thread_out() -> None:
+    lock = MapLock()
+    hold = SharedHold()
+    lock.enter(hold)
     entered = threading.Event()
 
-    def alone() -> None:
-        with gate.alone():
+    def change_the_map() -> None:
+        with lock.exclusive():
             entered.set()
 
-    waiting = threading.Thread(target=alone)
+    waiting = threading.Thread(target=change_the_map)
     waiting.start()
     assert not entered.wait(0.2)
-    del place
+    del hold
     assert entered.wait(5)
     waiting.join()
 

@@ -121,10 +121,10 @@ def test_a_damaged_last_batch_refuses_appends_behind_it(directory: Path) -> None
 
 
 def test_a_damaged_small_row_refuses_the_hub(directory: Path) -> None:
-    from headrace.backends.lmdb import stored_row
+    from headrace.backends.lmdb import stored_value
 
     with raw_store.store(directory) as txn:
-        key = stored_row.shard_key(1, 1)
+        key = stored_value.shard_key(1, 1)
         txn.put(key, _flipped(bytes(txn.get(key)), 15))
     with pytest.raises(headrace.BadStored, match="checksum"):
         headrace.open(directory)

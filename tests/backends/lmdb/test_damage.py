@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import headrace
-from headrace.backends.lmdb import files, stored_row
+from headrace.backends.lmdb import files, stored_value
 from headrace.backends.lmdb.meta_pages import HEAD_BYTES, PAGE_HEADER, metas
 from headrace.testing.children import Child, seed
 from tests.harness.faults import damage
@@ -87,7 +87,7 @@ def test_every_flip_in_the_number_of_an_index_page_is_refused_lest_the_last_comm
 
 def test_a_stream_whose_name_row_is_damaged_is_not_taken_for_unknown(made: Path) -> None:
     data = bytearray((made / "data.mdb").read_bytes())
-    key = stored_row.name_key(damage.SINGLE)
+    key = stored_value.name_key(damage.SINGLE)
     at = data.find(key)
     changed = 0
     while at >= 0:

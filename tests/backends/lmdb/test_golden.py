@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from headrace.backends.lmdb import stored_batch as batches
-from headrace.backends.lmdb import stored_row
+from headrace.backends.lmdb import stored_value
 from headrace.backends.lmdb.backend import LmdbBackend
 from headrace.backends.lmdb.environment import STORE_FORMAT, Identity
 from headrace.core import store_keys
@@ -80,8 +80,8 @@ def test_rows_are_written_as_they_were() -> None:
 def test_a_small_row_is_read_and_written_as_it_was() -> None:
     stored = _golden("row")
     expected = Versioned(make.ROW_VALUE, make.ROW_VERSION)
-    assert stored_row.opened_row(make.ROW_KEY, stored) == expected
-    assert stored_row.sealed_row(make.ROW_KEY, make.ROW_VALUE, make.ROW_VERSION) == stored
+    assert stored_value.opened(make.ROW_KEY, stored) == expected
+    assert stored_value.sealed(make.ROW_KEY, make.ROW_VALUE, make.ROW_VERSION) == stored
 
 
 def test_attempts_are_read_and_written_as_they_were() -> None:
@@ -150,9 +150,9 @@ def test_a_row_of_a_newer_format_is_refused() -> None:
     head, value = b"\x02" + stored[1:9], stored[13:]
     crc = zlib.crc32(make.ROW_KEY, zlib.crc32(head, zlib.crc32(value)))
     with pytest.raises(NewerFormat, match="has format 2, this Headrace knows 1: upgrade it"):
-        stored_row.opened_row(make.ROW_KEY, head + crc.to_bytes(4, "little") + value)
+        stored_value.opened(make.ROW_KEY, head + crc.to_bytes(4, "little") + value)
     with pytest.raises(BadStored, match="wrong checksum"):
-        stored_row.opened_row(b"Vother", stored)
+        stored_value.opened(b"Vother", stored)
 
 
 # A whole hub
@@ -245,10 +245,10 @@ def _change(directory: Path, change: Callable[[Identity], Identity]) -> None:
     with lmdb.open(str(directory)) as environment, environment.begin(write=True) as txn:
         stored = txn.get(b"headrace")
         assert stored is not None
-        opened = stored_row.opened_row(b"headrace", stored)
+        opened = stored_value.opened(b"headrace", stored)
         identity = msgspec.msgpack.decode(opened.value, type=Identity)
         changed = msgspec.msgpack.encode(change(identity))
-        txn.put(b"headrace", stored_row.sealed_row(b"headrace", changed, txn.id()))
+        txn.put(b"headrace", stored_value.sealed(b"headrace", changed, txn.id()))
 
 
 def test_a_hub_of_a_newer_format_is_refused(directory: Path) -> None:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 import headrace
-from headrace.backends.lmdb import files, stored_row
+from headrace.backends.lmdb import files, stored_value
 from headrace.backends.lmdb.environment import STORE_FORMAT, Identity
 from tests.harness.faults import raw_store
 
@@ -123,7 +123,7 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     with raw_store.store(tmp_path / "hub") as txn:
         newer = Identity(STORE_FORMAT + 1, b"x" * 16, 0)
         packed = msgspec.msgpack.encode(newer)
-        txn.put(b"headrace", stored_row.sealed_row(b"headrace", packed, 1))
+        txn.put(b"headrace", stored_value.sealed(b"headrace", packed, 1))
     with pytest.raises(headrace.NewerFormat, match=f"format {STORE_FORMAT + 1}"):
         headrace.open(tmp_path / "hub")
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from headrace.backends.lmdb import stored_batch as batches
-from headrace.backends.lmdb import stored_row
+from headrace.backends.lmdb import stored_value
 from headrace.codec.registry import find_codec
 from headrace.core.errors import HeadraceError
 from headrace.core.groups import group_bytes, journal
@@ -99,7 +99,7 @@ def _decoded_batch(value: bytes) -> object:
 
 def _decoded_row(kind: type[Any]) -> Callable[[bytes], object]:
     def decode(value: bytes) -> object:
-        return stored_row.unpacked(_ROW_KEY, stored_row.sealed_row(_ROW_KEY, value, 1), kind)
+        return stored_value.unpacked(_ROW_KEY, stored_value.sealed(_ROW_KEY, value, 1), kind)
 
     return decode
 
@@ -147,17 +147,21 @@ def _decoded_entry(value: bytes) -> object:
     return journal.decoded(packed, Allocator)
 
 
-_SHARD_ROW = stored_row.ShardRow(5, True, bytes(17), b"\1" + bytes(16), (1, 2))
-_STREAM_ROW = stored_row.StreamRow("a/b", "json", "md5-range", 5.0, None, 9)
+_SHARD_ROW = stored_value.StoredShard(5, True, bytes(17), b"\1" + bytes(16), (1, 2))
+_STREAM_ROW = stored_value.StoredStream("a/b", "json", "md5-range", 5.0, None, 9)
 
 DECODERS: dict[str, Decoder] = {
     "stored batch of rows": Decoder([_stored(1), _stored(7)], _decoded_batch),
     "stored batch of Arrow": Decoder([_stored(20), _stored(100)], _decoded_batch),
-    "stored stream": Decoder([stored_row.packed(_STREAM_ROW)], _decoded_row(stored_row.StreamRow)),
-    "stored shard": Decoder([stored_row.packed(_SHARD_ROW)], _decoded_row(stored_row.ShardRow)),
+    "stored stream": Decoder(
+        [stored_value.packed(_STREAM_ROW)], _decoded_row(stored_value.StoredStream)
+    ),
+    "stored shard": Decoder(
+        [stored_value.packed(_SHARD_ROW)], _decoded_row(stored_value.StoredShard)
+    ),
     "small row": Decoder(
-        [stored_row.sealed_row(_ROW_KEY, b"value", 7)],
-        lambda value: stored_row.opened_row(_ROW_KEY, value),
+        [stored_value.sealed(_ROW_KEY, b"value", 7)],
+        lambda value: stored_value.opened(_ROW_KEY, value),
     ),
     "group": Decoder([_group()], lambda value: group_bytes.decoded(value, Allocator)),
     "journal entry": Decoder(_entries(), _decoded_entry),

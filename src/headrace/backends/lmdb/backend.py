@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 
 from headrace.backends.copy_by_producer import CopyByProducer
 from headrace.backends.lmdb import stored_batch as batches
-from headrace.backends.lmdb import stored_row
+from headrace.backends.lmdb import stored_value
 from headrace.backends.lmdb.environment import MAP_BYTES
 from headrace.backends.lmdb.files import MEMBERS
-from headrace.backends.lmdb.handles import Shared
+from headrace.backends.lmdb.handles import SharedEnvironment
 from headrace.backends.lmdb.liveness import FileLiveness
 from headrace.backends.lmdb.lock_holder import holder_of
 from headrace.backends.lmdb.maintenance import drop_stream, trim
@@ -70,7 +70,7 @@ class LmdbBackend:
         any_filesystem: bool = False,
         maintain: bool = True,
     ) -> None:
-        self._shared = Shared.open(
+        self._shared = SharedEnvironment.open(
             directory,
             create=create,
             map_bytes=map_bytes,
@@ -91,17 +91,19 @@ class LmdbBackend:
         shards = even_shards(spec.shards)
 
         def create(tables: Tables) -> StreamInfo:
-            if tables.txn.get(stored_row.name_key(spec.name)) is not None:
+            if tables.txn.get(stored_value.name_key(spec.name)) is not None:
                 raise StreamExists.named(spec.name)
-            row = tables.txn.get(stored_row.NEXT_ID_KEY)
-            stream_id = 1 if row is None else stored_row.unpacked(stored_row.NEXT_ID_KEY, row, int)
-            tables.put_row(stored_row.NEXT_ID_KEY, stream_id + 1)
-            tables.put_row(stored_row.name_key(spec.name), stream_id)
-            tables.put_row(stored_row.id_key(stream_id), stored_row.StreamRow.of(spec))
+            row = tables.txn.get(stored_value.NEXT_ID_KEY)
+            stream_id = (
+                1 if row is None else stored_value.unpacked(stored_value.NEXT_ID_KEY, row, int)
+            )
+            tables.put_stored(stored_value.NEXT_ID_KEY, stream_id + 1)
+            tables.put_stored(stored_value.name_key(spec.name), stream_id)
+            tables.put_stored(stored_value.id_key(stream_id), stored_value.StoredStream.of(spec))
             for shard in shards:
-                key = stored_row.shard_key(stream_id, shard.index)
-                tables.put_row(key, stored_row.ShardRow.of(shard))
-            return stored_row.StreamRow.of(spec).info(stream_id, shards)
+                key = stored_value.shard_key(stream_id, shard.index)
+                tables.put_stored(key, stored_value.StoredShard.of(shard))
+            return stored_value.StoredStream.of(spec).info(stream_id, shards)
 
         return self._write(create)
 
@@ -112,18 +114,18 @@ class LmdbBackend:
     def streams(self) -> list[StreamInfo]:
         with self._reading() as txn:
             tables = Tables(self._environment, txn)
-            found = stored_row.ranged(txn.cursor(), stored_row.STREAMS)
-            ids = [stored_row.id_of(key) for key, _ in found]
+            found = stored_value.ranged(txn.cursor(), stored_value.STREAMS)
+            ids = [stored_value.id_of(key) for key, _ in found]
             return sorted((tables.stream_info(id) for id in ids), key=lambda stream: stream.name)
 
     def delete_stream(self, name: str) -> None:
         def delete(tables: Tables) -> StreamInfo:
             info = tables.find_stream(name)
-            tables.txn.delete(stored_row.name_key(name))
-            tables.txn.delete(stored_row.id_key(info.id))
+            tables.txn.delete(stored_value.name_key(name))
+            tables.txn.delete(stored_value.id_key(info.id))
             for shard in info.shards:
-                tables.txn.delete(stored_row.shard_key(info.id, shard.index))
-            tables.put_row(stored_row.doomed_key(info.id), info.id)
+                tables.txn.delete(stored_value.shard_key(info.id, shard.index))
+            tables.put_stored(stored_value.doomed_key(info.id), info.id)
             return info
 
         info = self._write(delete)
@@ -196,15 +198,15 @@ class LmdbBackend:
 
     def version(self, key: bytes) -> int:
         with self._reading() as txn:
-            row = txn.get(stored_row.value_key(key))
-            return ABSENT if row is None else stored_row.version_of(row)
+            row = txn.get(stored_value.value_key(key))
+            return ABSENT if row is None else stored_value.version_of(row)
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, Versioned]]:
         with self._reading() as txn:
             cursor = txn.cursor()
             found = [
-                (key[len(stored_row.VALUES) :], stored_row.opened_row(key, row))
-                for key, row in stored_row.ranged(cursor, stored_row.value_key(prefix))
+                (key[len(stored_value.VALUES) :], stored_value.opened(key, row))
+                for key, row in stored_value.ranged(cursor, stored_value.value_key(prefix))
             ]
         return iter(found)
 

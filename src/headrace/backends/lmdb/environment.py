@@ -1,8 +1,8 @@
 """One LMDB environment.
 
-Each rule here was learnt from a measured failure: docs/architecture.md lists them with the tests
-that show what they prevent. Synced commits only; an environment never crosses a fork; a deleted or
-replaced directory stops writes; a full map grows; a map grown by others is adopted.
+Each rule here comes from a measured failure. docs/architecture.md lists them with the tests that
+show what they prevent. Commits are always synced; an environment never crosses a fork; a deleted or
+replaced directory stops writes; a full map grows; a map that another process grew is adopted.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from typing import Any, TypeVar
 import lmdb
 import msgspec
 
-from headrace.backends.lmdb import files, stored_row, tree_pages
+from headrace.backends.lmdb import files, stored_value, tree_pages
 from headrace.backends.lmdb.failures import opening_advice, store_error
-from headrace.backends.lmdb.map_lock import MapLock, Place
+from headrace.backends.lmdb.map_lock import MapLock, SharedHold
 from headrace.core.errors import (
     BadStored,
     Closed,
@@ -45,8 +45,8 @@ MAP_BYTES_MAX = 16 * 2**40
 READERS_MAX = 512
 READER_CHECK_S = 10.0
 GONE_CHECK_S = 1.0
-ROWS_CHECKED_MAX = 20_000
-"""Of streams and of shards, at open."""
+VALUES_CHECKED_MAX = 20_000
+"""How many stored streams, and how many stored shards, are checked at open."""
 
 _IDENTITY_KEY = b"headrace"
 
@@ -57,7 +57,7 @@ T = TypeVar("T")
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """Written once, when the hub is made."""
+    """The identity of a hub. It is written once, when the hub is made."""
 
     format: int
     store: bytes
@@ -65,7 +65,7 @@ class Identity(msgspec.Struct, frozen=True):
 
 
 class Environment:
-    """Opened once per process and directory: `headrace.backends.lmdb.handles` sees to that."""
+    """Opened once per process and directory, by `headrace.backends.lmdb.handles`."""
 
     def __init__(
         self, directory: Path, map_bytes: int, *, create: bool, any_filesystem: bool
@@ -74,25 +74,25 @@ class Environment:
         self._pid = os.getpid()
         self._closed = False
         self._lost = False
-        self._gate = MapLock()
-        self._writing = Place()
+        self._map_lock = MapLock()
+        self._write_hold = SharedHold()
         self._stale_cleared = 0
         self._next_reader_check = 0.0
         self._next_gone_check = 0.0
         files.prepare(directory, create=create, any_filesystem=any_filesystem)
         self._map_bytes = map_bytes
-        # Looked at before every commit, so not put together each time.
+        # Made once, because every commit looks at these files.
         self._paths = [str(directory / name) for name in (files.DATA_FILE, files.LOCK_FILE)]
         self._open_files()
 
     # Opening and closing
 
     def close(self) -> None:
-        """Also in a forked child, where it only lets go of what was inherited."""
+        """Close the environment. In a forked child this only frees what the child inherited."""
         if self.inherited():
             self._env.close()
             return
-        with self._gate.alone():
+        with self._map_lock.exclusive():
             self._closed = True
             self._env.close()
 
@@ -124,14 +124,14 @@ class Environment:
             ) from None
         try:
             self._stale_cleared += self._env.reader_check()
-            self._check_structure()
+            self._check_trees()
             self.identity = self._stored_identity() or self._new_store()
             if self.identity.format > STORE_FORMAT:
                 raise NewerFormat(
                     f"{self.directory} has format {self.identity.format}, this Headrace knows "
                     f"{STORE_FORMAT}: upgrade it"
                 )
-            self._check_rows()
+            self._check_values()
             self._seen_files = self._files_now()
         except lmdb.Error as why:
             self._env.close()
@@ -140,7 +140,7 @@ class Environment:
             self._env.close()
             raise
 
-    def _check_structure(self) -> None:
+    def _check_trees(self) -> None:
         data = self.directory / files.DATA_FILE
         try:
             for _ in range(_LOOKS):
@@ -151,18 +151,19 @@ class Environment:
             raise BadStored(
                 f"the index of {self.directory} is damaged ({why}): restore the hub from a copy"
             ) from None
-        raise HubBusy(f"{self.directory} changes too fast to be looked at: try again")
+        raise HubBusy(f"{self.directory} changes too fast to be checked: try again")
 
-    def _check_rows(self) -> None:
-        """A damaged key would make its stream, or a part of it, look as if it had never been."""
+    def _check_values(self) -> None:
+        """Check streams and shards: a damaged key would make a stream, or a part of it,
+        disappear."""
         with self._begun(self._env.begin) as txn:
-            for prefix in (stored_row.ALL_STREAMS, stored_row.ALL_SHARDS):
-                stored = stored_row.ranged(txn.cursor(), prefix)
-                for key, row in itertools.islice(stored, ROWS_CHECKED_MAX):
-                    stored_row.opened_row(key, row)
+            for prefix in (stored_value.ALL_STREAMS, stored_value.ALL_SHARDS):
+                stored = stored_value.ranged(txn.cursor(), prefix)
+                for key, value in itertools.islice(stored, VALUES_CHECKED_MAX):
+                    stored_value.opened(key, value)
 
     def _stored_identity(self) -> Identity | None:
-        """None if nothing has been written yet."""
+        """The identity of the hub; None if nothing has been written yet."""
         with self._begun(self._env.begin) as txn:
             found = txn.get(_IDENTITY_KEY)
             if found is None:
@@ -170,7 +171,7 @@ class Environment:
                     raise ForeignStore(f"{self.directory} holds an LMDB store that is not a hub's")
                 return None
             try:
-                stored = stored_row.opened_row(_IDENTITY_KEY, found)
+                stored = stored_value.opened(_IDENTITY_KEY, found)
                 identity = msgspec.msgpack.decode(stored.value, type=Identity)
             except (msgspec.DecodeError, UnicodeDecodeError, BadStored) as why:
                 raise BadStored(f"{self.directory}: the hub's identity is damaged: {why}") from None
@@ -179,56 +180,57 @@ class Environment:
     def _new_store(self) -> Identity:
         failpoint("open.before-create")
         with self._begun(lambda: self._env.begin(write=True)) as txn:
-            # Else another process was quicker: its identity holds.
+            # If another process was quicker, its identity counts.
             if txn.get(_IDENTITY_KEY) is None:
                 now_ms = time.time_ns() // 1_000_000
                 identity = Identity(STORE_FORMAT, secrets.token_bytes(16), now_ms)
-                packed = stored_row.packed(identity)
-                txn.put(_IDENTITY_KEY, stored_row.sealed_row(_IDENTITY_KEY, packed, txn.id()))
+                packed = stored_value.packed(identity)
+                txn.put(_IDENTITY_KEY, stored_value.sealed(_IDENTITY_KEY, packed, txn.id()))
         identity_now = self._stored_identity()
-        assert identity_now is not None, "a hub was created and is not there"
+        assert identity_now is not None, "a hub was created and cannot be found"
         return identity_now
 
     # Using
 
     @contextmanager
     def reading(self) -> Iterator[Any]:
-        """A read transaction from one moment. Keep it short: while it lives, no page is reused."""
+        """A read transaction, which sees one moment. Keep it short: while it lives, LMDB reuses no
+        page."""
         self.check_usable()
-        with self._gate.together() as place, self._own_errors():
-            txn = self._begun(lambda: self._env.begin(buffers=True), place)
+        with self._map_lock.shared() as hold, self._own_errors():
+            txn = self._begun(lambda: self._env.begin(buffers=True), hold)
             try:
                 yield txn
             finally:
                 txn.abort()
 
     def begin_write(self) -> Any:
-        """A write transaction, once everybody else is done: there is no time limit. Only the writer
-        thread calls it."""
+        """Begin a write transaction. This waits for the write transactions of all other processes,
+        without a time limit. Only the writer thread calls it."""
         if self._lost:
             self.reopen()
         self.check_usable()
         txn = self._begun(lambda: self._env.begin(write=True, buffers=True))
-        if self._writing.thread != threading.get_ident():
-            self._writing = Place()
-        self._gate.enter(self._writing)
+        if self._write_hold.thread != threading.get_ident():
+            self._write_hold = SharedHold()
+        self._map_lock.enter(self._write_hold)
         return txn
 
     def end_write(self) -> None:
-        self._gate.leave(self._writing)
+        self._map_lock.leave(self._write_hold)
 
     def in_use_here(self) -> bool:
-        """True if this thread is inside a transaction: then a signal handler is asking."""
-        return self._gate.inside_here()
+        """Whether this thread is inside a transaction. Then a signal handler asks."""
+        return self._map_lock.held_here()
 
     def last_transaction(self) -> int:
-        """Grows with every commit of any process.
+        """The number of the last transaction. It grows with every commit of any process.
 
-        Asked of a read transaction, not of `info()`: there a commit shows while it is still being
-        synced, and a reader that then finds nothing would wait for the next one."""
+        It comes from a read transaction, not from `info()`: there a commit shows while it is still
+        being synced, and a reader that then finds no record would wait for the next commit."""
         self.check_usable()
-        with self._gate.together() as place, self._own_errors():
-            txn = self._begun(self._env.begin, place)
+        with self._map_lock.shared() as hold, self._own_errors():
+            txn = self._begun(self._env.begin, hold)
             last: int = txn.id()
             txn.abort()
             return last
@@ -247,7 +249,7 @@ class Environment:
             self.check_present()
         if now >= self._next_reader_check:
             self._next_reader_check = now + READER_CHECK_S
-            with self._gate.together(), self._own_errors():
+            with self._map_lock.shared(), self._own_errors():
                 if not (self._lost or self._closed):
                     self._stale_cleared += self._env.reader_check()
 
@@ -255,8 +257,8 @@ class Environment:
         return os.getpid() != self._pid
 
     def check_present(self) -> None:
-        """Refuse to go on when the files are no longer those that were opened: a write would go
-        nowhere."""
+        """Raise `StoreGone` if the files are no longer those that were opened: a write would be
+        lost."""
         if self._replaced():
             raise StoreGone(
                 f"the hub {self.directory} was deleted or replaced while it was open: close it "
@@ -264,9 +266,9 @@ class Environment:
             )
 
     def grow(self) -> None:
-        """Double the map, which was full. No transaction of this process may be open but those it
-        can wait for."""
-        with self._gate.alone():
+        """Double the map, which was full. This waits for the open transactions of this process,
+        so the caller must not be inside one."""
+        with self._map_lock.exclusive():
             now = self._env.info()["map_size"]
             if now >= MAP_BYTES_MAX:
                 raise DiskFull(f"the hub {self.directory} has reached {shown_size(now)}")
@@ -276,7 +278,7 @@ class Environment:
             )
 
     def panicked(self) -> bool:
-        """True if LMDB gave up on the environment in this process."""
+        """Whether LMDB has given up on the environment in this process."""
         try:
             self._env.begin().abort()
         except lmdb.PanicError:
@@ -286,9 +288,9 @@ class Environment:
         return False
 
     def reopen(self) -> None:
-        """After LMDB gave up on the environment: a fresh one on the same files. Only the writer
-        thread may: it is the one that could be waiting inside LMDB."""
-        with self._gate.alone():
+        """Open a fresh environment on the same files, after LMDB has given up on the old one. Only
+        the writer thread may do this, because it could be waiting inside LMDB."""
+        with self._map_lock.exclusive():
             self._lost = True
             self._env.close()
             files.check_data_file(self.directory / files.DATA_FILE)
@@ -297,7 +299,7 @@ class Environment:
 
     def facts(self) -> dict[str, Any]:
         self.check_usable()
-        with self._gate.together(), self._own_errors():
+        with self._map_lock.shared(), self._own_errors():
             info, page_bytes = self._env.info(), self._env.stat()["psize"]
             self._stale_cleared += self._env.reader_check()
             readers = self._env.readers()
@@ -318,14 +320,14 @@ class Environment:
             "transactions": info["last_txnid"],
         }
 
-    def _begun(self, begin: Callable[[], T], place: Place | None = None) -> T:
-        """Begin a transaction, after adopting a map that others grew or clearing slots of dead
-        readers."""
+    def _begun(self, begin: Callable[[], T], hold: SharedHold | None = None) -> T:
+        """Begin a transaction. If another process grew the map, it is adopted first; if all reader
+        slots are taken, those of dead readers are cleared first."""
         for tries in range(100):
             try:
                 return begin()
             except lmdb.MapResizedError:
-                self._adopt_map(place)
+                self._adopt_map(hold)
                 time.sleep(_ADOPT_AGAIN_S * tries)
             except lmdb.ReadersFullError:
                 if not self._env.reader_check():
@@ -338,25 +340,26 @@ class Environment:
             f"in {READER_CHECK_S:.0f} s if some were killed"
         )
 
-    def _adopt_map(self, place: Place | None) -> None:
-        # Step out, wait for the others, step in again.
-        if place is not None:
-            self._gate.leave(place)
+    def _adopt_map(self, hold: SharedHold | None) -> None:
+        # Leave the lock, wait for the others to leave, and enter again.
+        if hold is not None:
+            self._map_lock.leave(hold)
         try:
-            with self._gate.alone():
+            with self._map_lock.exclusive():
                 self._set_map(0)
         finally:
-            if place is not None:
-                self._gate.enter(place)
+            if hold is not None:
+                self._map_lock.enter(hold)
 
     def _set_map(self, nbytes: int) -> None:
-        """Another size of the map; 0 for what others made it. The gate is ours alone."""
+        """Give the map another size; 0 adopts the size that another process chose. The caller holds
+        the map lock exclusively."""
         try:
             self._env.set_mapsize(nbytes)
         except (lmdb.Error, MemoryError) as why:
             if "write transaction is active" in str(why):
-                return  # the writer thread has begun one and not entered yet: again, later
-            # LMDB has given up the old map as well.
+                return  # the writer thread has begun one and does not hold the lock yet: try later
+            # LMDB has unmapped the old map as well.
             self._lost = True
             self._env.close()
             self._open_files()

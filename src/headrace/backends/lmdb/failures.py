@@ -1,4 +1,4 @@
-"""LMDB's errors in our words."""
+"""LMDB's errors as errors of Headrace."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def opening_advice(why: lmdb.Error) -> str:
 
 
 def store_error(why: Exception, directory: Path) -> HeadraceError:
-    """LMDB's errors in our words. A short write on a full disk shows as an I/O error."""
+    """The error to raise for an error of LMDB. A full disk may come as an I/O error."""
     if isinstance(why, lmdb.CorruptedError | lmdb.PageNotFoundError | lmdb.InvalidError):
         return BadStored(
             f"the index of {directory} is damaged ({why}): restore the hub from a copy"

@@ -1,5 +1,5 @@
-"""The files of a hub directory, looked at before LMDB maps them: what is not right is refused,
-never mapped."""
+"""The files of a hub directory, checked before LMDB maps them: a wrong file is refused, never
+mapped."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from headrace.core.quantities import shown_size
 
 DATA_FILE = "data.mdb"
 LOCK_FILE = "lock.mdb"
-"""Nobody but LMDB opens this file: closing it would drop LMDB's own locks on it."""
+"""Only LMDB may open this file: closing it would drop LMDB's own locks on it."""
 
 HOLDER_FILE = "writer"
 PACKER_FILE = "packer"
@@ -38,13 +38,14 @@ _REMOTE = {
 
 _LOOKS = 10
 _LOOK_AGAIN_S = 0.01
-"""Another process may be writing the first pages: what looks wrong is looked at again."""
+"""How long to wait before a file that looks wrong is looked at again: another process may be
+writing its first pages."""
 
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
 def prepare(directory: Path, *, create: bool, any_filesystem: bool) -> None:
-    """Make sure the directory is, or can become, a hub; make it if asked to."""
+    """Make sure that the directory is a hub or can become one. With ``create`` it is made."""
     try:
         _prepare(directory, create=create, any_filesystem=any_filesystem)
     except OSError as why:
@@ -55,7 +56,7 @@ def _prepare(directory: Path, *, create: bool, any_filesystem: bool) -> None:
     if not directory.exists():
         if not create:
             raise NoHub(f"no hub at {directory}: create a stream there first, or check --hub")
-        # mode 0700 whatever the umask: the records are nobody else's business
+        # Mode 0700 whatever the umask is: other users must not read the records.
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not directory.is_dir():
         raise ForeignStore(f"{directory} is a file: a hub is a directory")
@@ -68,7 +69,7 @@ def _prepare(directory: Path, *, create: bool, any_filesystem: bool) -> None:
         )
         if foreign:
             raise ForeignStore(
-                f"{directory} holds other things ({', '.join(foreign[:3])}) and no hub: name an "
+                f"{directory} holds other files ({', '.join(foreign[:3])}) and no hub: name an "
                 "empty or new directory"
             )
         if not create:
@@ -78,8 +79,8 @@ def _prepare(directory: Path, *, create: bool, any_filesystem: bool) -> None:
 
 
 def check_data_file(data: Path) -> None:
-    """Refuse a file that is not LMDB's, or shorter than its own index says: touching that would
-    kill the process."""
+    """Refuse a file that is not LMDB's, or that is shorter than its own index says: a mapped page
+    behind its end would kill the process."""
     for looks in range(1, _LOOKS + 1):
         refusal = _refusal(data)
         if refusal is None:
@@ -118,14 +119,13 @@ def _refusal(data: Path) -> ForeignStore | TruncatedStore | BadStored | None:
 def _refuse_network(directory: Path) -> None:
     try:
         mounts = MOUNTS.read_text(errors="surrogateescape")
-    except OSError:  # no Linux: nothing to go by
+    except OSError:  # not Linux: the kind of the file system is unknown
         return
     kind = filesystem_of(os.path.realpath(directory), mounts)
     if is_remote(kind):
         raise NetworkFilesystem(
             f"{directory} is on a network file system ({kind}), where memory-mapped files lose "
-            "data: "
-            "use a local disk, or Kafka for several machines"
+            "data: use a local disk, or Kafka for several machines"
         )
 
 
@@ -134,7 +134,7 @@ def is_remote(kind: str) -> bool:
 
 
 def filesystem_of(path: str, mounts: str) -> str:
-    """The kind of file system that holds a path, by the text of ``/proc/self/mountinfo``."""
+    """The kind of the file system that holds a path, from the text of ``/proc/self/mountinfo``."""
     best, kind = -1, ""
     for line in mounts.splitlines():
         left, _, right = line.partition(" - ")

@@ -1,5 +1,5 @@
-"""What all hubs of a process share that are opened on one directory: LMDB forbids a second
-environment on it."""
+"""One environment per process and directory: LMDB forbids a second one, so all hubs that a process
+opens on a directory share it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from headrace.backends.lmdb.tables import Tables
 from headrace.backends.lmdb.writer import WRITE_TIMEOUT_S, Writer
 
 
-class Shared:
-    """An environment, the thread that writes to it and the one that tidies it up."""
+class SharedEnvironment:
+    """An environment with its writer thread and its maintenance thread."""
 
     def __init__(self, environment: Environment) -> None:
         self.environment = environment
@@ -29,19 +29,19 @@ class Shared:
     @classmethod
     def open(
         cls, directory: Path, *, create: bool, map_bytes: int, any_filesystem: bool, maintain: bool
-    ) -> Shared:
-        """Each call needs one `release`."""
-        place = os.path.realpath(directory)
+    ) -> SharedEnvironment:
+        """The environment of a directory. Each call needs one `release`."""
+        path = os.path.realpath(directory)
         with _registry_lock:
-            found = _registry.get(place)
+            found = _registry.get(path)
             if found is not None and not found.environment.usable():
                 found._end()
                 found = None
             if found is None:
                 environment = Environment(
-                    Path(place), map_bytes, create=create, any_filesystem=any_filesystem
+                    Path(path), map_bytes, create=create, any_filesystem=any_filesystem
                 )
-                found = _registry[place] = cls(environment)
+                found = _registry[path] = cls(environment)
             found._users += 1
             if maintain and found._maintenance is None:
                 found._maintenance = Maintenance(environment=found.environment, write=found.write)
@@ -56,23 +56,23 @@ class Shared:
         return self._writer.write(within, nbytes=nbytes, timeout_s=timeout_s)
 
     def wait(self, timeout_s: float) -> None:
-        """Until this process commits something, or the time is over."""
+        """Wait until this process commits something, or until the time is over."""
         with self._lock:
             self._committed.wait(timeout_s)
 
     def release(self) -> None:
-        """One user less; after the last one everything is closed."""
+        """Give the environment back. The last user closes it and ends its threads."""
         with _registry_lock:
             self._users -= 1
             if not (self._users or self.environment.inherited()):
                 self._end()
 
     def _end(self) -> None:
-        place = str(self.environment.directory)
-        if _registry.get(place) is self:
-            del _registry[place]
+        path = str(self.environment.directory)
+        if _registry.get(path) is self:
+            del _registry[path]
         if self.environment.inherited():
-            self.environment.close()  # its threads are the parent's
+            self.environment.close()  # the threads belong to the parent process
             return
         if self._maintenance is not None:
             self._maintenance.stop()
@@ -87,13 +87,14 @@ class Shared:
             self._committed.notify_all()
 
 
-_registry: dict[str, Shared] = {}
+_registry: dict[str, SharedEnvironment] = {}
+"""The environments of this process, by the real path of their directory."""
 # Re-entrant: a signal handler may close one hub while its thread opens another.
 _registry_lock = threading.RLock()
 
 
 def _after_fork() -> None:
-    # A thread of the parent may have held it at the fork, and does not exist here.
+    # A thread of the parent may have held the lock at the fork. It does not exist here.
     global _registry_lock
     _registry_lock = threading.RLock()
     for shared in _registry.values():

@@ -1,8 +1,8 @@
 """Signs of life beside the store: one small file per member, locked while its process lives.
 
-A counter is written in place and never synced, so that neither a full nor a slow disk looks like
-death. A lost lock is proof that the process is gone; a counter that stands still only tells that it
-is silent.
+The counter in the file is written in place and never synced, so that a full or slow disk does not
+look like death. A lock that is gone proves that the process is gone. A counter that stands still
+only tells that the member is silent.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ Who = tuple[str, str, int]
 
 
 class _Own(NamedTuple):
-    """An open file of a member of this process; the lock goes with it."""
+    """The open file of a member of this process. Closing it releases its lock."""
 
     file: int
     path: str
 
 
 class FileLiveness:
-    """Members as files in a directory of the hub."""
+    """The signs of life of members, as files in a directory of the hub."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -50,7 +50,7 @@ class FileLiveness:
         with self._lock:
             own = self._own.get(who)
             if own is None or not os.fstat(own.file).st_nlink:
-                # The first beat; or somebody has tidied the directory up under our feet.
+                # This is the first beat, or another process has removed the file.
                 if own is not None:
                     os.close(own.file)
                 own = self._own[who] = self._claimed(self._path(who))
@@ -72,7 +72,7 @@ class FileLiveness:
                 now = os.fstat(file)
             finally:
                 os.close(file)
-            # One that has lost its name since it was opened may have been made anew.
+            # A file that was removed since it was opened may exist anew under its name.
             if alive or now.st_nlink:
                 beat = _BEAT.unpack(content)[0] if len(content) == _BEAT.size else 0
                 return Sign(alive, beat, max(time.time() - now.st_mtime, 0.0))
@@ -90,7 +90,7 @@ class FileLiveness:
         self._tidied(self._path(who))
 
     def let_go(self) -> None:
-        """In a forked child: the locks are the parent's, and end with it, not with its children."""
+        """Called in a forked child: the locks belong to the parent, and must end with it."""
         self._lock = threading.RLock()
         for own in self._own.values():
             os.close(own.file)
@@ -102,8 +102,8 @@ class FileLiveness:
         return os.path.join(self._directory, name)
 
     def _claimed(self, path: str) -> _Own:
-        """The file, made under another name and locked before it gets its own: nobody ever finds
-        it unlocked."""
+        """Make the file of a member. It is made under another name, and locked before it gets its
+        own, so that no observer ever finds it unlocked."""
         making = f"{path}.{os.getpid()}-{threading.get_ident()}"
         try:
             os.makedirs(self._directory, mode=0o700, exist_ok=True)
@@ -117,18 +117,18 @@ class FileLiveness:
         return _Own(file, path)
 
     def _tidy(self) -> None:
-        """Remove what is left of those whom nobody was there to miss."""
+        """Remove old files of members that died while no observer was there."""
         if self._is_tidy:
             return
         self._is_tidy = True
         with os.scandir(self._directory) as entries:
             for entry in entries:
-                with contextlib.suppress(FileNotFoundError):  # gone, or renamed by its owner
+                with contextlib.suppress(FileNotFoundError):  # removed, or renamed by its owner
                     if time.time() - entry.stat().st_mtime > OLD_S:
                         self._tidied(entry.path)
 
     def _tidied(self, path: str) -> None:
-        """Remove what a dead member left; never what a living one holds."""
+        """Remove the file of a dead member. A living member's file stays."""
         with contextlib.suppress(FileNotFoundError):
             file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
@@ -139,8 +139,8 @@ class FileLiveness:
 
 
 def _unlocked(file: int, kind: int = fcntl.LOCK_SH) -> bool:
-    """Whether nobody holds the file: tried, as nothing else tells. Closing it gives the lock back.
-    Those who try share it, so that they do not take each other for the owner."""
+    """Whether no process has locked the file. The only way to know is to lock it; closing it gives
+    the lock back. Observers lock it shared, so that they do not take each other for the owner."""
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
     except BlockingIOError:

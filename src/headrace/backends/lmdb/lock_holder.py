@@ -1,4 +1,4 @@
-"""Who holds the write lock, told by a small file beside the store: LMDB itself cannot say."""
+"""Which process holds the write lock. A small file beside the store says it, as LMDB cannot."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from typing import NamedTuple
 from headrace.backends.lmdb.files import HOLDER_FILE
 
 _WIDTH = 64
-_NOBODY = b" " * _WIDTH
+_FREE = b" " * _WIDTH
 
 
-class HolderInfo(NamedTuple):
+class LockHolder(NamedTuple):
+    """The process that holds the write lock."""
+
     pid: int
     held_s: float
     command: str
@@ -23,9 +25,10 @@ class HolderInfo(NamedTuple):
         return f"process {self.pid} ({self.command}) for {self.held_s:.1f} s"
 
 
-class LockHolder:
-    """Written in place without a sync: it only has to be seen by the living, and what cannot be
-    written is not worth failing for."""
+class HolderFile:
+    """The file in which a process says that it holds the write lock. It is written in place and
+    never synced, because only living processes read it. A failure to write it is ignored: no write
+    should fail for it."""
 
     def __init__(self, directory: Path) -> None:
         self._file = -1
@@ -34,36 +37,39 @@ class LockHolder:
             self._file = os.open(directory / HOLDER_FILE, flags, 0o600)
         self._me = f"{os.getpid()} {_started(os.getpid())}"
 
-    def take(self) -> None:
+    def lock_taken(self) -> None:
+        """Write that this process holds the lock from now on."""
         since = time.clock_gettime(time.CLOCK_BOOTTIME)
-        self._show(f"{self._me} {since:.3f}".ljust(_WIDTH).encode())
+        self._write(f"{self._me} {since:.3f}".ljust(_WIDTH).encode())
 
-    def give_back(self) -> None:
-        self._show(_NOBODY)
+    def lock_released(self) -> None:
+        """Write that no process holds the lock."""
+        self._write(_FREE)
 
     def close(self) -> None:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
-    def _show(self, text: bytes) -> None:
+    def _write(self, text: bytes) -> None:
         if self._file >= 0:
             with contextlib.suppress(OSError):
                 os.pwrite(self._file, text, 0)
 
 
-def holder_of(directory: Path) -> HolderInfo | None:
-    """The living process that says it holds the write lock."""
+def holder_of(directory: Path) -> LockHolder | None:
+    """The living process that says that it holds the write lock."""
     try:
         pid_text, started, since = (directory / HOLDER_FILE).read_text().split()
         pid, held_s = int(pid_text), time.clock_gettime(time.CLOCK_BOOTTIME) - float(since)
-    except (OSError, ValueError):  # nobody, or caught while it was being written
+    except (OSError, ValueError):  # no holder, or the file is just being written
         return None
-    return HolderInfo(pid, held_s, _command(pid)) if _started(pid) == started else None
+    return LockHolder(pid, held_s, _command(pid)) if _started(pid) == started else None
 
 
 def _started(pid: int) -> str:
-    """When a process started, in clock ticks: tells it from a later one with the same number."""
+    """When a process started, in clock ticks. It tells a process from a later one of the same
+    pid."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -76,5 +82,5 @@ def _command(pid: int) -> str:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return "gone"
-    # The program only: arguments may hold secrets.
+    # Only the program: its arguments may hold secrets.
     return Path(os.fsdecode(words[0])).name or "?"

@@ -1,9 +1,9 @@
-"""Work behind the scenes, by one process per hub: dropping what is no longer kept, packing small
+"""The maintenance of a hub by one of its processes: drop what is no longer kept, pack small
 batches.
 
 It begins some seconds after the hub was opened, so that a short command never does it. Every write
-is a small transaction of its own, and a process killed between two of them leaves nothing but work
-for the next.
+is a small transaction of its own. A process that is killed between two of them only leaves work for
+the next process.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from headrace.backends.lmdb import stored_batch as batches
-from headrace.backends.lmdb import stored_row
+from headrace.backends.lmdb import stored_value
 from headrace.backends.lmdb.environment import Environment
 from headrace.backends.lmdb.files import PACKER_FILE
 from headrace.backends.lmdb.tables import Tables
@@ -33,29 +33,34 @@ ROUND_S = 10.0
 STOP_S = 5.0
 DROPPED_AT_ONCE = 256
 PRODUCERS_KEPT = 10_000
-"""Per stream: the last ones heard of. A producer forgotten begins anew."""
+"""How many producers of a stream are remembered: the last ones to append. A forgotten producer
+begins anew."""
 
 PACKED_RECORDS = 1_000
 PACKED_BYTES = 256 * 1024
 PACKED_BATCHES_MIN = 8
 PACKED_BATCHES_MAX = 256
 REST_S = 0.02
-"""Between two writes of large batches others have their turn,"""
-BREATH_S = 0.0005
-"""and now and then while one is made: those who wait for the interpreter are many, and short."""
-BREATH_BATCHES = 16
+"""How long to rest between two writes of large batches, so that other writes have their turn."""
+PAUSE_S = 0.0005
+"""How long to pause while a large batch is made: other threads that wait for the interpreter need
+it often, and for a short time."""
+PAUSE_BATCHES = 16
+"""After how many small batches to pause."""
 
 Write = Callable[[Callable[[Tables], Any]], Any]
 
 
 class Maintenance:
+    """The maintenance thread of a process."""
+
     def __init__(self, environment: Environment, write: Write) -> None:
         self._environment = environment
         self._write = write
         self._ended = threading.Event()
         self._lock_file: int | None = None
         self._packed: dict[tuple[int, int], int] = {}
-        """Per shard: the offset up to which nothing is left to pack."""
+        """The offset of each shard up to which nothing is left to pack."""
         self._thread = threading.Thread(target=self._run, name="headrace-maintenance", daemon=True)
         self._thread.start()
 
@@ -64,8 +69,8 @@ class Maintenance:
         self._thread.join(STOP_S)
 
     def let_go(self) -> None:
-        """Also in a forked child, which would otherwise hold the lock file when the parent is
-        gone."""
+        """Release the lock file. A forked child does it too, else it would hold the file after its
+        parent has ended."""
         if self._lock_file is not None:
             os.close(self._lock_file)
             self._lock_file = None
@@ -80,7 +85,7 @@ class Maintenance:
         self.let_go()
 
     def round(self, now_ms: int) -> None:
-        """Everything there is to do now."""
+        """Do all the work that is due now."""
         for stream_id in self._doomed():
             drop_stream(self._write, stream_id)
         for stream in self._streams():
@@ -92,7 +97,7 @@ class Maintenance:
                 self._pack(stream, shard)
 
     def _chosen(self) -> bool:
-        """True for the one process that holds the lock file."""
+        """Whether this process is the one that holds the lock file."""
         if self._lock_file is None:
             path = self._environment.directory / PACKER_FILE
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -106,31 +111,31 @@ class Maintenance:
 
     def _doomed(self) -> list[int]:
         with self._environment.reading() as txn:
-            found = stored_row.ranged(txn.cursor(), stored_row.DOOMED)
-            return [stored_row.id_of(key) for key, _ in found]
+            found = stored_value.ranged(txn.cursor(), stored_value.DOOMED)
+            return [stored_value.id_of(key) for key, _ in found]
 
     def _streams(self) -> list[StreamInfo]:
         with self._environment.reading() as txn:
             tables = Tables(self._environment, txn)
-            found = stored_row.ranged(txn.cursor(), stored_row.STREAMS)
-            ids = [stored_row.id_of(key) for key, _ in found]
+            found = stored_value.ranged(txn.cursor(), stored_value.STREAMS)
+            ids = [stored_value.id_of(key) for key, _ in found]
             return [tables.stream_info(stream_id) for stream_id in ids]
 
     def _forget_producers(self, stream: StreamInfo) -> None:
         with self._environment.reading() as txn:
             cursor = txn.cursor()
-            prefix = stored_row.value_key(b"p" + stream.id.to_bytes(4, "big"))
+            prefix = stored_value.value_key(b"p" + stream.id.to_bytes(4, "big"))
             known = [
-                (stored_row.opened_row(key, row).version, key)
-                for key, row in stored_row.ranged(cursor, prefix)
+                (stored_value.opened(key, value).version, key)
+                for key, value in stored_value.ranged(cursor, prefix)
             ]
-        surplus = [(version, key[len(stored_row.VALUES) :]) for version, key in sorted(known)]
+        surplus = [(version, key[len(stored_value.VALUES) :]) for version, key in sorted(known)]
         del surplus[-PRODUCERS_KEPT:]
 
         def forget(tables: Tables) -> None:
             for version, key in surplus:
                 found = tables.get(key)
-                if found is not None and found.version == version:  # else heard of meanwhile
+                if found is not None and found.version == version:  # else it has appended meanwhile
                     tables.put(key, None)
 
         if surplus:
@@ -157,11 +162,11 @@ class Maintenance:
     def _heads(self, txn: Any, stream: StreamInfo, shard: int) -> Iterator[batches.Header]:
         cursor = txn.cursor()
         prefix = batches.shard_prefix(stream.id, shard)
-        for key, value in stored_row.ranged(cursor, prefix):
+        for key, value in stored_value.ranged(cursor, prefix):
             try:
                 yield batches.header(self._environment.identity.store, key, value)
             except batches.Unreadable:
-                return  # whoever reads it will say so; it is not ours to drop
+                return  # a reader will get the error; maintenance drops no damaged batch
 
     def _pack(self, stream: StreamInfo, shard: int) -> None:
         done = self._packed.get((stream.id, shard), 0)
@@ -172,12 +177,12 @@ class Maintenance:
                 return
             done = self._packed[stream.id, shard] = run.end
             if len(run.stored) >= PACKED_BATCHES_MIN:
-                self._swap(stream, shard, run)
+                self._swap(stream, run)
                 self._ended.wait(REST_S)
 
     def _small_run(self, txn: Any, stream: StreamInfo, shard: int, start: int) -> _Run | None:
-        """The next neighbouring small batches that are worth one large one; None if there are none
-        (yet)."""
+        """The next small batches side by side that are worth one large batch; None if there are
+        none yet."""
         cursor = txn.cursor()
         prefix = batches.shard_prefix(stream.id, shard)
         found = cursor.set_range(batches.key_of(stream.id, shard, start + 1))
@@ -198,17 +203,18 @@ class Maintenance:
             if not small or enough or len(stored) >= PACKED_BATCHES_MAX:
                 return _Run(stored, head.end)
             found = cursor.next()
-        # The tail still grows: it waits until it is worth it.
+        # The end of the shard still grows, and waits until it is worth a large batch.
         return None
 
-    def _swap(self, stream: StreamInfo, shard: int, run: _Run) -> None:
+    def _swap(self, stream: StreamInfo, run: _Run) -> None:
+        """Put one large batch in the place of small ones."""
         store = self._environment.identity.store
         try:
             small = []
             for at, (key, value) in enumerate(run.stored, 1):
                 small.append(batches.decode(stream, store, key, value))
-                if at % BREATH_BATCHES == 0:
-                    self._ended.wait(BREATH_S)
+                if at % PAUSE_BATCHES == 0:
+                    self._ended.wait(PAUSE_S)
         except BadBatch as why:
             log.warning("hub=%s: not packed: %s", self._environment.directory, why)
             return
@@ -231,18 +237,20 @@ HEADER_BYTES = batches.HEADER.size
 
 
 class _Run(NamedTuple):
+    """Small batches side by side, as stored, and the offset behind them."""
+
     stored: list[tuple[bytes, bytes]]
     end: int
 
 
 def trim(write: Write, stream: StreamInfo, shard: int, before: int) -> None:
-    """Move a shard's first kept offset, then drop the batches that lie wholly before it."""
+    """Move the first kept offset of a shard, then drop the batches that end before it."""
 
     def move_start(tables: Tables) -> None:
-        row = tables.shard_row(stream, shard)
-        start = max(before, row.start)
-        moved = stored_row.ShardRow(start, row.open, row.begin, row.end, row.parents)
-        tables.put_row(stored_row.shard_key(stream.id, shard), moved)
+        found = tables.stored_shard(stream, shard)
+        start = max(before, found.start)
+        moved = stored_value.StoredShard(start, found.open, found.begin, found.end, found.parents)
+        tables.put_stored(stored_value.shard_key(stream.id, shard), moved)
 
     write(move_start)
     failpoint("trim.between")
@@ -251,15 +259,15 @@ def trim(write: Write, stream: StreamInfo, shard: int, before: int) -> None:
 
 
 def drop_stream(write: Write, stream_id: int) -> None:
-    """Drop the batches of a deleted stream, and what groups and producers left behind with it."""
-    belonging = (stored_row.value_key(prefix) for prefix in store_keys.stream_prefixes(stream_id))
+    """Drop the batches of a deleted stream, and the small values of groups and producers for it."""
+    belonging = (stored_value.value_key(prefix) for prefix in store_keys.stream_prefixes(stream_id))
     for prefix in (batches.stream_prefix(stream_id), *belonging):
         _drop(write, prefix, lambda key: True)
-    write(lambda tables: tables.txn.delete(stored_row.doomed_key(stream_id)))
+    write(lambda tables: tables.txn.delete(stored_value.doomed_key(stream_id)))
 
 
 def _drop(write: Write, prefix: bytes, wanted: Callable[[bytes], bool]) -> None:
-    """Drop the rows under a prefix up to the first that is not wanted, some at a time."""
+    """Drop the entries under a prefix, up to the first that is not ``wanted``, some at a time."""
 
     def drop_some(tables: Tables) -> bool:
         cursor = tables.txn.cursor()

@@ -1,8 +1,8 @@
-"""Who may be inside LMDB: transactions together, a change of the map alone.
+"""The lock of LMDB's map: transactions share it, a change of the map has it alone.
 
-A signal handler may raise between any two instructions of the main thread, or close the hub from
-inside them. So a place is held by an object that dies with its frame, and no lock is waited for
-that the same thread may hold.
+A signal handler may raise between any two instructions of the main thread, or close the hub between
+them. So each transaction holds the lock by an object that dies with its frame, and no thread waits
+for a lock that it may hold itself.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 LOOK_S = 0.05
-"""How often a place is looked at whose holder may have ended without a word."""
+"""How often a thread that waits looks whether a hold has died with its frame, which wakes no
+one."""
 
 
-class Place:
-    """One transaction's place inside."""
+class SharedHold:
+    """One transaction's hold of the lock."""
 
     __slots__ = ("__weakref__", "thread")
 
@@ -26,58 +27,62 @@ class Place:
 
 
 class MapLock:
+    """A lock that is held shared or exclusively."""
+
     def __init__(self) -> None:
-        # Entered by itself: a condition's own way in is Python, where a handler may raise half-way.
+        # Entered directly: `Condition.__enter__` is Python code, in which a handler may raise.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        self._places: dict[int, weakref.ref[Place]] = {}
-        self._alone: int | None = None
-        """The thread that is, or waits to be, alone."""
+        self._holds: dict[int, weakref.ref[SharedHold]] = {}
+        self._exclusive: int | None = None
+        """The thread that has the lock exclusively, or waits to have it so."""
 
     @contextmanager
-    def together(self) -> Iterator[Place]:
-        place = Place()
+    def shared(self) -> Iterator[SharedHold]:
+        """Hold the lock together with others."""
+        hold = SharedHold()
         try:
-            self.enter(place)
-            yield place
+            self.enter(hold)
+            yield hold
         finally:
-            self.leave(place)
+            self.leave(hold)
 
-    def enter(self, place: Place) -> None:
+    def enter(self, hold: SharedHold) -> None:
         with self._lock:
-            while self._alone not in (None, threading.get_ident()):
+            while self._exclusive not in (None, threading.get_ident()):
                 self._changed.wait()
-            self._places[id(place)] = weakref.ref(place)
+            self._holds[id(hold)] = weakref.ref(hold)
 
-    def leave(self, place: Place) -> None:
+    def leave(self, hold: SharedHold) -> None:
         with self._lock:
-            self._places.pop(id(place), None)
-            if not self._places:
+            self._holds.pop(id(hold), None)
+            if not self._holds:
                 self._changed.notify_all()
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
+    def exclusive(self) -> Iterator[None]:
+        """Hold the lock alone, once all shared holds have ended."""
         mine = False
         try:
             with self._lock:
-                while self._alone is not None:
+                while self._exclusive is not None:
                     self._changed.wait()
                 mine = True
-                self._alone = threading.get_ident()
+                self._exclusive = threading.get_ident()
                 while self._living():
                     self._changed.wait(LOOK_S)
             yield
         finally:
             if mine:
                 with self._lock:
-                    self._alone = None
+                    self._exclusive = None
                     self._changed.notify_all()
 
-    def inside_here(self) -> bool:
-        """True if a transaction of this very thread is under way, below a signal handler."""
+    def held_here(self) -> bool:
+        """Whether this very thread is inside a transaction. Then a signal handler asks."""
         with self._lock:
             here = threading.get_ident()
-            return any(place.thread == here for place in self._living())
+            return any(hold.thread == here for hold in self._living())
 
-    def _living(self) -> list[Place]:
-        return [place for ref in self._places.values() if (place := ref()) is not None]
+    def _living(self) -> list[SharedHold]:
+        return [hold for ref in self._holds.values() if (hold := ref()) is not None]

@@ -1,9 +1,8 @@
-"""The two index pages at the head of LMDB's data file, read as plain bytes: LMDB itself trusts
-them.
+"""The two index pages at the head of LMDB's data file, read as plain bytes: LMDB trusts them.
 
-A commit writes the page that its number's last bit names, so the two always hold neighbouring
-numbers, the even one first. Where a flipped bit breaks that, the older page would win and the
-newest commit would silently be gone; what it leaves standing, `structure` finds.
+A commit writes the page that the last bit of its number names. So the two pages hold neighbouring
+numbers, the even one first. If a flipped bit breaks that, the older page could win, and the newest
+commit would silently be gone. Damage that does not break it is found by `tree_pages`.
 """
 
 from __future__ import annotations
@@ -14,10 +13,10 @@ from typing import NamedTuple
 MAGIC = 0xBEEFC0DE
 PAGE_HEADER = 16
 HEAD_BYTES = 65536 + 256
-"""Enough to hold both pages whatever the page size is."""
+"""Enough bytes to hold both pages, whatever the page size is."""
 
 FREE_FLAGS = 0x08
-"""The table of free pages has numbers as keys; any other flag would be obeyed at opening."""
+"""The flags of the table of free pages: its keys are numbers. LMDB would obey any other flag."""
 
 _VERSION = 1
 _META = struct.Struct("<IIQQ48s48sQQ")
@@ -26,7 +25,7 @@ _PAGE_BYTES_MIN, _PAGE_BYTES_MAX = 512, 32768
 
 
 class Table(NamedTuple):
-    """What the index says of one table."""
+    """What the index says about one table."""
 
     pad: int
     flags: int
@@ -40,6 +39,12 @@ class Table(NamedTuple):
     @classmethod
     def of(cls, stored: bytes) -> Table:
         return cls._make(_TABLE.unpack(stored))
+
+    @property
+    def counts(self) -> tuple[int, int, int, int, int]:
+        """The depth, and the numbers of branch pages, leaf pages, overflow pages and entries."""
+        pages = self.branch_pages, self.leaf_pages, self.overflow_pages
+        return self.depth, *pages, self.entries
 
 
 class Meta(NamedTuple):
@@ -59,7 +64,7 @@ class Meta(NamedTuple):
 
 
 def metas(head: bytes) -> tuple[Meta | None, Meta | None]:
-    """Both pages, from the first bytes of the file; None for one that is not such a page."""
+    """Both index pages, from the first bytes of the file; None for a page that is no index page."""
     first = _meta(head, 0)
     page_bytes = first.page_bytes if first else 4096
     return first, _meta(head, page_bytes)
@@ -71,7 +76,7 @@ def newest(found: tuple[Meta | None, Meta | None]) -> Meta | None:
 
 
 def disagreement(first: Meta, second: Meta) -> str | None:
-    """Why two pages cannot both be what LMDB wrote."""
+    """Why LMDB cannot have written both pages; None if it can."""
     if first.page_bytes != second.page_bytes:
         return "they name different page sizes"
     if any(meta.free.flags != FREE_FLAGS or meta.main.flags for meta in (first, second)):

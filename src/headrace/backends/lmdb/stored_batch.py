@@ -1,7 +1,7 @@
 """A stored batch: a header of 68 bytes, then the records. docs/format.md has the layout.
 
-The checksum covers the records, the header and the key the batch is stored under, so that a damaged
-page can never serve the batch of another shard, stream or store.
+The checksum covers the records, the header and the key of the batch. So a damaged page can never
+serve the batch of another shard, stream or store.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ BATCH_FORMAT = 1
 KIND_ROWS = 1
 KIND_ARROW = 2
 KIND_REFERENCE = 3
-"""Reserved: the batch lies in a file of its own."""
+"""Reserved for a batch that lies in a file of its own."""
 
 ROWS_MAX = 16
-"""Up to this many records are stored as rows: an Arrow batch of one record costs 900 bytes."""
+"""Up to how many records are stored as rows. An Arrow batch of one record costs 900 bytes."""
 
 _KEY = struct.Struct(">cIIQ")
 _TABLE = b"R"
@@ -36,7 +36,7 @@ _TABLE = b"R"
 HEADER = struct.Struct("<4sBBH16sIIQIIqqI")
 
 
-_Wire = tuple[
+_StoredRow = tuple[
     bytes | None,
     bytes | None,
     Annotated[int, msgspec.Meta(ge=0, le=TIMESTAMP_MS_MAX)],
@@ -46,22 +46,23 @@ _Wire = tuple[
     bytes | None,
 ]
 _encode_rows = msgspec.msgpack.Encoder().encode
-_decode_rows = msgspec.msgpack.Decoder(list[_Wire]).decode
+_decode_rows = msgspec.msgpack.Decoder(list[_StoredRow]).decode
 
 
 def key_of(stream: int, shard: int, end: int) -> bytes:
-    """Ends with the last offset + 1, so that one range seek finds the batch of any offset."""
+    """The key of a batch. It ends with the last offset + 1, so that one range seek finds the batch
+    of any offset."""
     return _KEY.pack(_TABLE, stream, shard, end)
 
 
 def place_of(key: bytes) -> tuple[int, int, int]:
-    """Stream id, shard, last offset + 1."""
+    """The stream id, the shard, and the last offset + 1."""
     _, stream, shard, end = _KEY.unpack(key)
     return stream, shard, end
 
 
 def shard_prefix(stream: int, shard: int) -> bytes:
-    """What the keys of a shard's batches begin with, and no others."""
+    """The prefix of the keys of a shard's batches, and of no other keys."""
     return key_of(stream, shard, 0)[:-8]
 
 
@@ -70,16 +71,17 @@ def stream_prefix(stream: int) -> bytes:
 
 
 class Encoded(NamedTuple):
-    """A batch ready to be stored wherever the shard ends."""
+    """A batch that is ready to be stored at the end of its shard, wherever that is."""
 
     kind: int
     records: int
     earliest_ms: int
     latest_ms: int
     value: memoryview
-    """Room for the header, then the payload."""
+    """Space for the header, then the payload."""
     crc: int
-    """Of the payload, so that only the header is left to do under the write lock."""
+    """The checksum of the payload: only that of the header remains for the time of the write
+    lock."""
 
 
 class Header(NamedTuple):
@@ -87,7 +89,7 @@ class Header(NamedTuple):
     version: int
     kind: int
     flags: int
-    """None is known yet: 0."""
+    """Always 0: no flag is known yet."""
     store: bytes
     stream: int
     shard: int
@@ -117,14 +119,14 @@ def _encoded(batch: Batch, kind: int, payload: bytes | pa.Buffer) -> Encoded:
     if isinstance(payload, bytes):
         value = memoryview(bytearray(HEADER.size) + payload)
     else:
-        # In memory of Arrow's pool: fresh pages for each batch would cost more than the copy.
+        # In memory of Arrow's pool. Fresh pages for each batch would cost more than the copy.
         value = memoryview(pa.allocate_buffer(HEADER.size + len(payload))).cast("B")
         value[HEADER.size :] = memoryview(payload).cast("B")
     return Encoded(kind, len(batch), *batch.times_ms, value, zlib.crc32(payload))
 
 
 def sealed(encoded: Encoded, store: bytes, key: bytes, base: int) -> memoryview:
-    """The value to store under the key: its header is written in place."""
+    """The value to store under the key. Its header is written in place."""
     stream, shard, _ = place_of(key)
     head = HEADER.pack(
         MAGIC,
@@ -151,7 +153,7 @@ class Unreadable(Exception):
 
 
 def header(store: bytes, key: bytes, value: bytes | memoryview) -> Header:
-    """The header, checked against everything that is cheap to check: not against the checksum."""
+    """The header. All that is cheap is checked: not the checksum."""
     if len(value) < HEADER.size:
         raise Unreadable(f"only {len(value)} bytes")
     head = Header._make(HEADER.unpack_from(value))
@@ -162,22 +164,22 @@ def header(store: bytes, key: bytes, value: bytes | memoryview) -> Header:
         raise Unreadable(f"unknown format {version}, kind {kind}, flags {flags:#x}")
     stream, shard, end = place_of(key)
     if place != [store, stream, shard] or base + records != end:
-        raise Unreadable("it belongs elsewhere")
+        raise Unreadable("it belongs to another key")
     if length != len(value) - HEADER.size or not records:
         raise Unreadable("its length is wrong")
     return head
 
 
 class Verified(NamedTuple):
-    """A stored batch whose checksum is right; what is in it has not been looked at."""
+    """A stored batch whose checksum is right. Its records have not been looked at."""
 
     head: Header
     payload: memoryview
 
 
 def decode(stream: StreamInfo, store: bytes, key: bytes, value: bytes | memoryview) -> Batch:
-    """The batch stored under the key, or `BadBatch`; nothing of it is looked at before it is
-    verified."""
+    """The batch stored under the key, or `BadBatch`. It is verified before its records are looked
+    at."""
     return opened(stream, verified(stream, store, key, value))
 
 
@@ -238,7 +240,7 @@ def _opened_arrow(head: Header, payload: memoryview, stream: str) -> pa.RecordBa
 
 
 def _likely_base(value: bytes | memoryview, end: int) -> int:
-    """For the message only: the header may be what is damaged."""
+    """The likely first offset, for the message only: the header itself may be damaged."""
     if len(value) >= HEADER.size:
         head = Header._make(HEADER.unpack_from(value))
         if head.end == end:

@@ -1,13 +1,13 @@
 """The pages of LMDB's trees, checked at open before LMDB walks them.
 
-LMDB trusts its pages: one flipped bit in a page's header, a node or a page number can kill the
-process, serve an old root whose records are gone, or hand out a page twice. Batches carry a
-checksum; these pages do not. So at open every page of the trees is read as plain bytes: nodes fill
-their page exactly, keys are in order, every page has one use, and the counts agree.
+LMDB trusts its pages. One flipped bit in a page's header, a node or a page number can kill the
+process, serve an old root whose records are gone, or use a page twice. Batches have a checksum, but
+these pages do not. So every page of the trees is read as plain bytes at open and checked: nodes
+fill their page exactly, keys are in order, every page has one use, and the counts agree.
 
-The price is some 40 microseconds per page, and nothing for what lies inside large batches, which
-are the bulk of a hub. `PAGES_CHECKED_MAX` bounds it to a fraction of a second: in a larger store
-the upper levels and as many leaves as that are looked at, and the rest is trusted.
+A page costs some 40 microseconds. The pages inside large batches, most of a hub, cost nothing.
+`PAGES_CHECKED_MAX` limits the time to a fraction of a second: in a larger store that many pages are
+checked, the upper levels first, and the rest is trusted.
 """
 
 from __future__ import annotations
@@ -48,28 +48,31 @@ class Unsound(Exception):
 
 
 class _TooMany(Exception):
-    """More pages than are looked at."""
+    """There are more pages than `PAGES_CHECKED_MAX`."""
 
 
 class _Node(NamedTuple):
     key: bytes
     flags: int
     nbytes: int
-    """Of the value, wherever it lies."""
+    """The size of the value, which may lie in another page."""
     at: int
-    """Where the value, or the number of its first page, lies in the page."""
+    """Where in the page the value lies, or the number of the value's first page."""
 
 
 class _Big(NamedTuple):
+    """A value that has pages of its own."""
+
     page: int
     pages: int
 
 
 def check(data: Path, transaction: int) -> bool:
-    """`Unsound` if the trees of a transaction are; False if that transaction's index is no longer
-    there.
+    """Check the trees of a transaction. Raises `Unsound` if they are damaged. Returns False if the
+    index page of that transaction was overwritten by later ones.
 
-    The caller holds a read transaction of that number, so that no page of it changes meanwhile."""
+    The caller holds a read transaction of that number, so that none of its pages changes
+    meanwhile."""
     file = os.open(data, os.O_RDONLY | os.O_CLOEXEC)
     try:
         both = metas(os.pread(file, HEAD_BYTES, 0))
@@ -78,7 +81,9 @@ def check(data: Path, transaction: int) -> bool:
                 if meta is not None:
                     _check_number(file, meta)
         except Unsound:
-            if metas(os.pread(file, HEAD_BYTES, 0)) != both:  # others have committed meanwhile
+            if (
+                metas(os.pread(file, HEAD_BYTES, 0)) != both
+            ):  # another process has committed meanwhile
                 return False
             raise
         for meta in both:
@@ -91,9 +96,10 @@ def check(data: Path, transaction: int) -> bool:
 
 
 def _check_number(file: int, meta: Meta) -> None:
-    """Every commit but the first frees pages and lists them under its own number, as the last list.
+    """Check the number in an index page. Every commit but the first frees pages, and lists them
+    last, under its own number.
 
-    An index page that says another number would hide the newest commit, or be taken for it."""
+    An index page with a wrong number would hide the newest commit, or be taken for it."""
     number, page = meta.free.root, b""
     nodes: list[_Node] = []
     for depth in range(min(meta.free.depth, _DEPTH_MAX)):
@@ -107,6 +113,8 @@ def _check_number(file: int, meta: Meta) -> None:
 
 
 class _Walk:
+    """A walk over all pages of one transaction."""
+
     def __init__(self, file: int, meta: Meta) -> None:
         self._file = file
         self._meta = meta
@@ -139,7 +147,7 @@ class _Walk:
             self._claim_free(node, page)
 
     def _leaves(self, name: str, table: Table, flags: int) -> Iterator[tuple[_Node, bytes]]:
-        """Every entry of a table, level by level, and at the end that its counts agree."""
+        """Every entry of a table. The walk goes level by level; at its end it checks the counts."""
         if table.flags != flags or table.depth > _DEPTH_MAX:
             raise Unsound(f"{name}: flags {table.flags:#x}, depth {table.depth}")
         numbers = flags == FREE_FLAGS
@@ -165,13 +173,13 @@ class _Walk:
                         yield node, page
                 else:
                     branch_pages += 1
-                    below += _children(page, nodes, low, high)
+                    below += _children(nodes, low, high)
             level = below
         big = sum(big.pages for big in self._big) - big_before
         found = (depth, branch_pages, leaf_pages, big, entries)
-        told = table[2:7]
-        if found != told:
-            raise Unsound(f"{name}: the index tells of {told}, the pages of {found}")
+        expected = table.counts
+        if found != expected:
+            raise Unsound(f"{name}: the index tells of {expected}, the pages of {found}")
 
     def _check_value(self, node: _Node, page: bytes, number: int) -> None:
         if node.flags not in (0, _BIG, _TABLE):
@@ -183,7 +191,7 @@ class _Walk:
             self._big.append(_Big(first, count))
 
     def _check_big(self, big: _Big) -> None:
-        # The count is what will be freed with it; a wrong one frees other records' pages.
+        # That many pages are freed with the value. A wrong count frees pages of other records.
         number, _, flags, count = _OVERFLOW.unpack_from(self._read(big.page, PAGE_HEADER))
         if (number, flags, count) != (big.page, _OVERFLOWING, big.pages):
             raise Unsound(f"page {big.page}: not the head of {big.pages} pages")
@@ -229,7 +237,7 @@ class _Walk:
 
 
 def _nodes(page: bytes, number: int, is_leaf: bool) -> list[_Node]:
-    """The nodes of a page, which fill it from ``upper`` to its end without gap or overlap."""
+    """The nodes of a page. They must fill it from ``upper`` to its end, without gap or overlap."""
     told, _, flags, lower, upper = _PAGE.unpack_from(page)
     kind = _LEAF if is_leaf else _BRANCH
     if told != number or flags != kind:
@@ -268,7 +276,8 @@ def _check_order(
     is_leaf: bool,
     numbers: bool,
 ) -> None:
-    """Keys rise, and lie between those that lead to their page; a branch's first key is empty."""
+    """Check that the keys of a page rise, and lie between the keys that lead to the page. The first
+    key of a branch is empty."""
     keys = [node.key for node in (nodes if is_leaf else nodes[1:])]
     if not is_leaf and nodes[0].key:
         keys.insert(0, nodes[0].key)
@@ -288,8 +297,9 @@ def _check_order(
 
 
 def _children(
-    page: bytes, nodes: list[_Node], low: bytes | None, high: bytes | None
+    nodes: list[_Node], low: bytes | None, high: bytes | None
 ) -> Iterator[tuple[int, bytes | None, bytes | None]]:
+    """The pages below a branch, each with the keys between which its keys lie."""
     ends = [*(node.key for node in nodes[1:]), high]
     for index, node in enumerate(nodes):
         begin = low if index == 0 else node.key

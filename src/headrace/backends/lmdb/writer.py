@@ -1,8 +1,8 @@
-"""The one thread of a process that writes: what several callers want becomes one synced
+"""The one thread of a process that writes: the writes of several callers become one synced
 transaction.
 
-Callers wait outside, so that a signal reaches them although LMDB's lock knows no time limit; and a
-caller that gave up takes its write back if no transaction has begun it.
+Callers wait outside of LMDB. So a signal reaches them, although LMDB's write lock knows no time
+limit. A caller that gives up takes its write back, if no transaction has begun it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import lmdb
 
 from headrace.backends.lmdb.environment import Environment
 from headrace.backends.lmdb.failures import store_error
-from headrace.backends.lmdb.lock_holder import LockHolder, holder_of
+from headrace.backends.lmdb.lock_holder import HolderFile, holder_of
 from headrace.core.errors import Closed, HeadraceError, UnknownOutcome
 from headrace.core.records.row import COMMIT_BYTES_MAX
 from headrace.process.failpoints import FailPoint, failpoint
@@ -35,11 +35,13 @@ GATHER_S = 0.0005
 
 T = TypeVar("T")
 Work = Callable[[Any], T]
-"""Gets the LMDB transaction. It looks first and writes last, so that its own refusal leaves nothing
-behind."""
+"""A function that gets the LMDB transaction. It looks first and writes last, so that its own
+refusal leaves nothing behind."""
 
 
 class _Request(Generic[T]):
+    """One caller's work, and what became of it."""
+
     __slots__ = ("_answered", "error", "nbytes", "result", "taken", "work")
 
     def __init__(self, work: Work[T], nbytes: int) -> None:
@@ -62,10 +64,10 @@ class Writer:
     def __init__(self, environment: Environment, on_commit: Callable[[], None]) -> None:
         self._environment = environment
         self._on_commit = on_commit
-        self._holder = LockHolder(environment.directory)
+        self._holder_file = HolderFile(environment.directory)
         self._queue: queue.SimpleQueue[_Request[Any] | None] = queue.SimpleQueue()
         self._ahead: deque[_Request[Any]] = deque()
-        """Out of the queue, but in no transaction yet."""
+        """The requests that are out of the queue and in no transaction yet."""
         self._last_count = 1
         self._ending = False
         self._drained = threading.Event()
@@ -75,7 +77,7 @@ class Writer:
         self._thread.start()
 
     def write(self, work: Work[T], *, nbytes: int = 0, timeout_s: float = WRITE_TIMEOUT_S) -> T:
-        """The result of ``work`` once it is durable."""
+        """Run ``work`` in a transaction; returns its result once that is durable."""
         self._environment.check_usable()
         request = _Request(work, nbytes)
         with self._taking:
@@ -90,20 +92,24 @@ class Writer:
         return result
 
     def close(self) -> None:
-        """End the thread, which closes the environment. One that waits for a lock which a stopped
-        process holds does so when it gets it."""
+        """End the thread, which closes the environment. If the thread waits for a lock that a
+        stopped process holds, it does so when it gets the lock."""
         with self._taking:
             if not self._closed:
                 self._closed = True
                 self._queue.put(None)
         if self._environment.in_use_here():
-            return  # a signal handler asks, above a read that must end first; the thread waits
+            return  # a signal handler asks during a read; the thread waits for that read
         if self._drained.wait(CLOSE_S):
-            # Longer only if a signal handler asks whose thread was at the gate.
+            # It takes longer only if a signal handler asks whose thread was at the map lock.
             self._thread.join(END_S)
         if self._thread.is_alive():
             directory = self._environment.directory
-            log.warning("hub=%s: not closed yet, but when it can be; %s", directory, self._held())
+            log.warning(
+                "hub=%s: not closed yet, it will be closed when that is possible; %s",
+                directory,
+                self._held(),
+            )
 
     def _wait_longer(self, request: _Request[Any], timeout_s: float) -> None:
         directory = self._environment.directory
@@ -126,21 +132,21 @@ class Writer:
         return (
             f"the write lock is held by {holder}"
             if holder
-            else "nobody says to hold the write lock"
+            else "no process says that it holds the write lock"
         )
 
     def _run(self) -> None:
         while self._gathered():
             self._write_together()
         self._drained.set()
-        self._holder.close()
+        self._holder_file.close()
         self._environment.close()
 
     def _gathered(self) -> bool:
-        """True once there is something to write; False at the end.
+        """Wait for requests. Returns True once there is one, False at the end.
 
-        The callers of the last commit come back at once: a moment's wait makes one commit of all of
-        them, instead of one for the quickest and another for the rest."""
+        The callers of the last commit mostly come back at once. So a moment's wait makes one commit
+        of all of them, instead of one for the quickest and another for the rest."""
         if not self._ahead and not self._ending:
             self._take_in(self._queue.get())
         until = time.monotonic() + GATHER_S
@@ -168,7 +174,7 @@ class Writer:
         except (lmdb.Error, OSError) as why:
             for request in self._concerned(group):
                 request.error = store_error(why, self._environment.directory)
-            # A failed write of the index page shows as any other error; then LMDB panics.
+            # A failed write of the index page looks like any other error, but then LMDB panics.
             if self._environment.panicked():
                 self._reopen(group)
         except Exception as why:
@@ -183,16 +189,18 @@ class Writer:
             log.error("hub=%s: %s", self._environment.directory, why)
 
     def _concerned(self, group: list[_Request[Any]]) -> list[_Request[Any]]:
-        """Who is to hear of an error: the first in line, if nobody's turn had come yet."""
+        """The requests that get an error: the first one in line, if none was in the transaction
+        yet."""
         if not group:
             group.append(self._ahead.popleft())
         return group
 
     def _committed(self, group: list[_Request[Any]]) -> bool:
-        """One transaction for those who wait; False if the map was too small for them."""
+        """Commit one transaction for the waiting requests. Returns False if the map was too
+        small."""
         txn = self._environment.begin_write()
         try:
-            self._holder.take()
+            self._holder_file.lock_taken()
             failpoint("write.locked")
             if not group:
                 self._gather(group)
@@ -208,14 +216,14 @@ class Writer:
             txn.abort()
             raise
         finally:
-            self._holder.give_back()
+            self._holder_file.lock_released()
             self._environment.end_write()
         failpoint("write.after-commit")
         self._on_commit()
         return True
 
     def _gather(self, group: list[_Request[Any]]) -> None:
-        """Take the requests that wait now, up to what one commit may hold."""
+        """Take the waiting requests into the group, up to what one commit may hold."""
         while not self._queue.empty():
             self._take_in(self._queue.get())
         nbytes = 0
@@ -226,7 +234,8 @@ class Writer:
                 nbytes += request.nbytes
 
     def _take(self, request: _Request[Any]) -> bool:
-        """True for the first who asks: the writer, or the caller that gives up."""
+        """Claim a request. True for the first that claims it: the writer, or the caller that gives
+        up."""
         with self._taking:
             taken, request.taken = request.taken, True
             return not taken
@@ -239,8 +248,7 @@ class Writer:
         for request in group:
             request.error = UnknownOutcome(
                 f"the disk of {directory} failed while the index was written: the write may "
-                "have happened; "
-                "a retry with the same producer and producer_seq is safe",
+                "have happened; a retry with the same producer and producer_seq is safe",
                 withdrawn=False,
             )
         try:

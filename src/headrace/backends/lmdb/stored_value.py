@@ -1,5 +1,5 @@
-"""Small rows of the tables beside the records: streams, shards, values. Each carries its version
-and a checksum."""
+"""The small values beside the records: streams, shards and the values of the store. Each is stored
+with its version and a checksum."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace.core.model import Shard, StreamInfo
 from headrace.core.ports import StreamSpec, Versioned
 from headrace.core.store_keys import digest
 
-ROW_FORMAT = 1
+VALUE_FORMAT = 1
 _HEAD = struct.Struct("<BQI")
 
 T = TypeVar("T")
@@ -28,7 +28,7 @@ VALUES = b"V"
 NEXT_ID_KEY = b"S+"
 
 
-class StreamRow(msgspec.Struct, frozen=True, array_like=True):
+class StoredStream(msgspec.Struct, frozen=True, array_like=True):
     name: str
     codec: str
     routing: str
@@ -37,7 +37,7 @@ class StreamRow(msgspec.Struct, frozen=True, array_like=True):
     created_ms: int
 
     @classmethod
-    def of(cls, spec: StreamSpec) -> StreamRow:
+    def of(cls, spec: StreamSpec) -> StoredStream:
         return cls(
             spec.name,
             spec.codec,
@@ -60,7 +60,7 @@ class StreamRow(msgspec.Struct, frozen=True, array_like=True):
         )
 
 
-class ShardRow(msgspec.Struct, frozen=True, array_like=True):
+class StoredShard(msgspec.Struct, frozen=True, array_like=True):
     start: int
     """The first kept offset."""
     open: bool
@@ -69,7 +69,7 @@ class ShardRow(msgspec.Struct, frozen=True, array_like=True):
     parents: tuple[int, ...]
 
     @classmethod
-    def of(cls, shard: Shard, start: int = 0) -> ShardRow:
+    def of(cls, shard: Shard, start: int = 0) -> StoredShard:
         begin, end = shard.begin.to_bytes(17, "big"), shard.end.to_bytes(17, "big")
         return cls(start, shard.open, begin, end, shard.parents)
 
@@ -87,7 +87,7 @@ def name_key(name: str) -> bytes:
 
 
 def doomed_key(stream_id: int) -> bytes:
-    """A stream that is deleted, and whose records are still being dropped."""
+    """The key of a deleted stream whose records are still being dropped."""
     return DOOMED + stream_id.to_bytes(4, "big")
 
 
@@ -112,61 +112,62 @@ def value_key(key: bytes) -> bytes:
     return VALUES + key
 
 
-def sealed_row(key: bytes, value: bytes, version: int) -> bytes:
-    head = _HEAD.pack(ROW_FORMAT, version, 0)[:-4]
+def sealed(key: bytes, value: bytes, version: int) -> bytes:
+    head = _HEAD.pack(VALUE_FORMAT, version, 0)[:-4]
     crc = zlib.crc32(key, zlib.crc32(head, zlib.crc32(value)))
     return head + crc.to_bytes(4, "little") + value
 
 
-def opened_row(key: bytes, row: bytes | memoryview) -> Versioned:
-    if len(row) < _HEAD.size:
+def opened(key: bytes, stored: bytes | memoryview) -> Versioned:
+    if len(stored) < _HEAD.size:
         raise BadStored(
-            f"damaged row {bytes(key).hex()}: only {len(row)} bytes; restore the hub from a copy"
+            f"damaged value {bytes(key).hex()}: only {len(stored)} bytes; restore the hub from "
+            "a copy"
         )
-    row_format, version, crc = _HEAD.unpack_from(row)
-    value = bytes(row[_HEAD.size :])
-    if crc != zlib.crc32(key, zlib.crc32(row[: _HEAD.size - 4], zlib.crc32(value))):
+    value_format, version, crc = _HEAD.unpack_from(stored)
+    value = bytes(stored[_HEAD.size :])
+    if crc != zlib.crc32(key, zlib.crc32(stored[: _HEAD.size - 4], zlib.crc32(value))):
         raise BadStored(
-            f"damaged row {bytes(key).hex()}: wrong checksum; restore the hub from a copy"
+            f"damaged value {bytes(key).hex()}: wrong checksum; restore the hub from a copy"
         )
-    if row_format != ROW_FORMAT:
+    if value_format != VALUE_FORMAT:
         raise NewerFormat(
-            f"row {bytes(key).hex()} has format {row_format}, this Headrace knows {ROW_FORMAT}: "
-            "upgrade it"
+            f"the value {bytes(key).hex()} has format {value_format}, this Headrace knows "
+            f"{VALUE_FORMAT}: upgrade it"
         )
     return Versioned(value, version)
 
 
-def version_of(row: bytes | memoryview) -> int:
-    """Unverified: good to tell that a row is another one than the one that was verified."""
-    return int.from_bytes(row[1:9], "little")
+def version_of(stored: bytes | memoryview) -> int:
+    """The version, without a check of the value: enough to tell that the value has changed."""
+    return int.from_bytes(stored[1:9], "little")
 
 
 def packed(value: msgspec.Struct | int) -> bytes:
     return msgspec.msgpack.encode(value)
 
 
-def unpacked(key: bytes, row: bytes | memoryview, kind: type[T]) -> T:
+def unpacked(key: bytes, stored: bytes | memoryview, kind: type[T]) -> T:
     try:
-        found: T = _decoders[kind].decode(opened_row(key, row).value)
+        found: T = _decoders[kind].decode(opened(key, stored).value)
     except (msgspec.DecodeError, UnicodeDecodeError) as why:
-        raise BadStored(f"damaged row {bytes(key).hex()}: {why}") from None
+        raise BadStored(f"damaged value {bytes(key).hex()}: {why}") from None
     return found
 
 
 _decoders: dict[type, Any] = {
-    kind: msgspec.msgpack.Decoder(kind) for kind in (int, StreamRow, ShardRow)
+    kind: msgspec.msgpack.Decoder(kind) for kind in (int, StoredStream, StoredShard)
 }
 
 
 @lru_cache(maxsize=4096)
-def shard_row(key: bytes, row: bytes) -> ShardRow:
-    """Looked at by every append and read, and hardly ever another."""
-    return unpacked(key, row, ShardRow)
+def opened_shard(key: bytes, stored: bytes) -> StoredShard:
+    """The shard of stored bytes. Every append and read asks for it, and it hardly ever changes."""
+    return unpacked(key, stored, StoredShard)
 
 
 def ranged(cursor: Any, prefix: bytes) -> Any:
-    """The cursor's keys and values that begin with the prefix, in order."""
+    """The keys that begin with the prefix, in order, with their values."""
     found = cursor.set_range(prefix)
     while found and bytes(cursor.key()[: len(prefix)]) == prefix:
         yield bytes(cursor.key()), cursor.value()
