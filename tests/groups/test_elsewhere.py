@@ -1,4 +1,4 @@
-"""Groups in another place than the records."""
+"""A hub whose groups live in another place than its records."""
 
 from __future__ import annotations
 

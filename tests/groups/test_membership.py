@@ -1,4 +1,5 @@
-"""A member's place in a group: losing it, coming back, and who must not."""
+"""A member of a group: it loses its lease, joins again, and does not replace a newer
+incarnation."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ SPEC = StreamSpec("orders", 2, "bytes", "md5-range", None, None, 0)
 
 
 class Interrupted(MemoryBackend):
-    """A store in which something else happens once, right before a group is written, or after."""
+    """A store in which something else happens once, right before or after a group is written."""
 
     before: Callable[[], None] | None = None
     after: Callable[[], None] | None = None
@@ -86,7 +87,7 @@ def test_a_member_that_lost_its_lease_loses_its_shards_and_rejoins(
         again.update(t.grant.token for t in first.changes() if isinstance(t, Begin))
         return len(again) == 1
 
-    until(is_back, "the member comes back, and is granted its shards under new epochs")
+    until(is_back, "the member joins again and is granted its shards under new epochs")
     assert not again & granted
 
 
@@ -99,7 +100,7 @@ def test_a_rejoining_member_does_not_replace_a_newer_one(
     first.changes()
     second.join()
     with pytest.raises(Replaced):
-        until(lambda: first.changes(), "the older one hears of the newer one")
+        until(lambda: first.changes(), "the older member sees the newer one")
     second.changes()
     assert second._seat is not None
 
@@ -113,7 +114,7 @@ def test_a_rejoining_member_does_not_replace_one_that_joins_meanwhile(
     first.changes()
     backend.before = second.join
     with pytest.raises(Replaced):
-        until(lambda: first.changes(), "the older one hears of the newer one")
+        until(lambda: first.changes(), "the older member sees the newer one")
     second.changes()
     assert second._seat is not None
 
@@ -122,14 +123,14 @@ def test_a_member_whose_join_had_no_answer_is_not_taken_for_another(
     backend: Interrupted, member: Callable[[str], GroupMembership]
 ) -> None:
     def fail() -> None:
-        raise DiskFull("no room to tell the outcome")
+        raise DiskFull("the disk is full, the outcome is unknown")
 
     first = member("a")
     first.join()
     _lose_lease(first)
     first.changes()
     backend.after = fail
-    until(lambda: first.changes(), "the member comes back in the end")
+    until(lambda: first.changes(), "the member joins again")
     assert first._seat is not None
 
 
@@ -146,14 +147,14 @@ def test_a_shard_granted_and_revoked_unseen_moves_on_at_once(
     coordinator.apply(GROUP, Evict("a", incarnation, "dead"))
     successor = member("a")
     successor.join()
-    # The other one was granted both shards, and one of them was promised on, before it heard of it.
+    # The other member was granted both shards, and one was promised away before the member saw it.
     assert _held(backend) == {"b": 1}
     _settle(other, successor)
     assert _held(backend) == {"a": 1, "b": 1}
 
 
 class Slow:
-    """A membership whose store takes its time, on a clock that a test turns."""
+    """A membership whose loads take time, on a clock that the test sets."""
 
     def __init__(self, real: GroupMembership) -> None:
         self.real = real
@@ -197,7 +198,7 @@ def test_a_beat_during_a_slow_load_starts_a_new_session(
 
 
 def _settle(*members: GroupMembership) -> None:
-    """Everybody hears of everything, and lets go of what it should, in no time."""
+    """Let every member see all changes and release what it must, at once."""
     for _ in range(3):
         for one in members:
             one.release([turn.grant for turn in one.changes() if isinstance(turn, End)])

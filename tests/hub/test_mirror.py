@@ -1,4 +1,5 @@
-"""A stream copied from one hub into another: whole, in turn, gone on with, refused."""
+"""The mirror: copies a stream into another hub, goes on after an interruption, refuses bad
+targets."""
 
 from __future__ import annotations
 
@@ -52,7 +53,7 @@ def there(tmp_path: Path) -> Iterator[Hub]:
 
 
 class Sparse(MemoryBackend):
-    """A log whose offsets have gaps: five before the first record, one behind each."""
+    """A log whose offsets have gaps: five before the first record, and one after each record."""
 
     FIRST = 5
 
@@ -333,11 +334,11 @@ def test_a_following_mirror_copies_new_records(here: Hub, there: Hub) -> None:
     found: list[Mirrored] = []
     thread = threading.Thread(target=lambda: found.append(follow()))
     thread.start()
-    until(lambda: told and told[-1] == 20, "what is there is copied", 20)
+    until(lambda: told and told[-1] == 20, "the present records are copied", 20)
     _append(here, stream, 1, 10, 15)
-    until(lambda: told[-1] == 25, "what comes is copied", 20)
+    until(lambda: told[-1] == 25, "a new record is copied", 20)
     _append(here, stream, 1, 15, 40)
-    until(lambda: told[-1] == 50, "what comes later is copied too", 20)
+    until(lambda: told[-1] == 50, "a later record is copied too", 20)
     end.set()
     thread.join(20)
     assert found[0].complete
@@ -449,7 +450,7 @@ BIG = 12_000
 
 @pytest.fixture
 def big(tmp_path: Path) -> Path:
-    """Enough for a dozen commits."""
+    """A hub with records for a dozen commits."""
     with headrace.open(tmp_path / "source") as hub:
         stream = hub.create_stream(NAME, shards=2)
         for shard in range(2):
@@ -494,7 +495,7 @@ def test_a_mirror_killed_at_any_time_neither_doubles_nor_loses(big: Path, tmp_pa
         for _ in range(8):
             seen = hub.log.changes()
             with _mirroring(big, target) as child:
-                until(lambda: hub.log.changes() != seen or child.process.poll() == 0, "begun")  # noqa: B023
+                until(lambda: hub.log.changes() != seen or child.process.poll() == 0, "it wrote")  # noqa: B023
                 time.sleep(chance.uniform(0, 0.2))
                 child.kill()
     with _mirroring(big, target) as child:
@@ -506,7 +507,7 @@ def test_a_mirror_killed_at_any_time_neither_doubles_nor_loses(big: Path, tmp_pa
 def test_a_suspended_mirror_that_was_overtaken_is_fenced(big: Path, tmp_path: Path) -> None:
     target = tmp_path / "target"
     with _mirroring(big, target, "write.acknowledged:stop@4") as child:
-        until(child.stopped, "it has stopped itself")
+        until(child.stopped, "the mirror has suspended itself")
         with _mirroring(big, target) as other:
             other.output()
         os.kill(child.pid, signal.SIGCONT)

@@ -1,4 +1,4 @@
-"""What headrace.toml says about running a topology."""
+"""headrace.toml: the settings of a run, their precedence, and refusals."""
 
 from __future__ import annotations
 
