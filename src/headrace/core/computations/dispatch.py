@@ -1,10 +1,10 @@
 """Which slice a free lane gets next: grants, slices in flight, parked and ending shards in, slices
 out.
 
-A *duty* is one shard for one computation. Of each there is at most one slice in flight, so order
-inside a shard is kept whatever lane works on it. Lanes ask; `deal` gives out what it can: to each
-waiting lane the duty that waits longest, rather one that the lane had before. Every slice has a
-number, and who reports another one than the lane has in hand comes too late: nothing changes.
+A *duty* is one shard for one computation. Of each duty at most one slice is in flight, so order
+inside a shard is kept whatever lane works on it. Lanes ask; `deal` gives out slices: each waiting
+lane gets the duty that waits longest, and rather one that the lane had before. Every slice has a
+number. A report about another slice than the lane has in hand comes too late, and changes nothing.
 
 A duty is, in this order of precedence,
 
@@ -34,15 +34,17 @@ State = Literal[
 ]  # fmt: skip
 
 SLICE_S = 0.1
-"""About so much work is one slice."""
+"""How long the work on one slice takes, about."""
 SLICE_RECORDS_MAX = 8_192
 SLICE_RECORDS_FIRST = 64
 ALONE_S = 1.0
-"""So long others are kept back for one that goes alone; a slice that takes longer may be hung."""
+"""How long other slices are held back for one that goes alone; one that takes longer may be
+hung."""
 ALONE_S_MAX = 30.0
-"""So long one waits to go alone."""
+"""How long a slice waits for its turn to go alone."""
 WARM_S = 0.1
-"""A shard that a free lane had before goes ahead of those that have waited up to so much longer."""
+"""A shard that a free lane had before goes ahead of shards that have waited up to this much
+longer."""
 
 
 class Duty(NamedTuple):
@@ -60,13 +62,14 @@ class Rules:
     """How slices of one computation are given out."""
 
     concurrency: int | None = None
-    """So many lanes at once; None: all."""
+    """How many lanes may work for it at once; None: all."""
     capacity: int | None = None
-    """Of a batch computation: a slice is one batch, even where others go record by record."""
+    """The size of a batch, for a batch computation: each slice is one batch, even where other
+    computations go record by record."""
     threshold_s: float = 0.0
-    """So long a batch may wait to be full."""
+    """How long a batch may wait to be full."""
     sticky: bool = False
-    """A shard stays with the lane that had it first, as long as there is that lane."""
+    """A shard stays with the lane that had it first, as long as that lane lives."""
 
 
 class Assigned(NamedTuple):
@@ -76,7 +79,7 @@ class Assigned(NamedTuple):
     number: int
     duty: Duty
     token: bytes
-    """Of the grant under which it is worked on."""
+    """The token of the grant under which the lane works on it."""
     start: int
     end: int
     warm: bool
@@ -84,7 +87,7 @@ class Assigned(NamedTuple):
 
 
 class LostSlice(NamedTuple):
-    """A slice whose lane does not come back: whoever works under this token is to be fenced."""
+    """A slice whose lane does not come back: work under its token is to be fenced."""
 
     lane: int
     duty: Duty
@@ -100,39 +103,40 @@ class DutyState:
     at: int
     """Where the next slice begins: the checkpoint, unless one is in flight."""
     end: int
-    """Of the shard, as far as is known."""
+    """The end of the shard, as far as it is known."""
     since_s: float
-    """Since when it waits: its last report, or the first record after that."""
+    """Since when the duty waits: its last report, or the first record after that."""
     given: Assigned | None = None
+    """The slice in flight."""
     last_lane: int | None = None
-    """Which lane had its last slice, under this grant."""
+    """The lane that had the last slice under this grant."""
     parked_s: float | None = None
-    """Until when it is parked."""
+    """Until when the duty is parked."""
     timer_s: float = inf
-    """When it is to be called although there may be no record."""
+    """When the handler is to be called, even if there is no record."""
     called: bool = False
-    """The slice in flight is that call, whatever else it is."""
+    """The slice in flight includes that call."""
     ending_s: float | None = None
-    """When it is let go at the latest."""
+    """When the shard is let go at the latest; None: it is not ending."""
     doubtful: bool = False
     stopped: bool = False
     most: int = 0
-    """So many records at most in one slice; 0: as many as fit."""
+    """How many records one slice may have; 0: as many as fit."""
     ready_s: float = inf
-    """From when on there is something to do; never, if time alone does not bring it. Follows from
-    all the above."""
+    """From when on there is something to do; never, if time alone does not bring it. It follows
+    from all the fields above."""
 
 
 @dataclass(slots=True)
 class Pace:
-    """What a record of one computation costs, and so how many are one slice."""
+    """How many records of one computation are one slice, learnt from what records have cost."""
 
     records: int = SLICE_RECORDS_FIRST
 
     def took(self, records: int, spent_s: float) -> None:
         """The next slice fits what this one has shown, and grows slowly."""
         if records <= 0 or (records < self.records and spent_s <= SLICE_S):
-            return  # there was no more to do: that does not show how much would fit
+            return  # there was no more to do, which does not show how much would fit
         fitting = int(records * SLICE_S / max(spent_s, 1e-6))
         self.records = max(1, min(fitting, self.records * 2, SLICE_RECORDS_MAX))
 
@@ -146,11 +150,11 @@ class Dispatch:
     """How many places for lanes there are, for static allocation."""
     allocation: Allocation = "pool"
     alone: bool = False
-    """The lanes share a process: one that goes record by record, because a record may kill it, goes
-    while no other does anything; but not at the price of standing still."""
+    """The lanes share a process. A duty that goes record by record, because a record may kill the
+    process, goes while no other lane works; but work must not stand still for that."""
     holds: dict[Duty, DutyState] = field(default_factory=dict)
     waiting: dict[int, None] = field(default_factory=dict)
-    """Lanes that have asked, in the order they did."""
+    """The lanes that have asked, in the order in which they asked."""
     in_hand: dict[int, Assigned] = field(default_factory=dict)
     """What each lane works on."""
     leaving: dict[int, float] = field(default_factory=dict)
@@ -158,11 +162,11 @@ class Dispatch:
     stopped: set[str] = field(default_factory=set)
     """Computations that get no slices."""
     _given_s: dict[int, float] = field(default_factory=dict)
-    """Since when each lane has it."""
+    """Since when each lane has its slice in hand."""
     _pace: dict[str, Pace] = field(default_factory=dict)
     _numbers: int = 0
     _dealt_s: float = -inf
-    """When `deal` was last called: what was ready then waits for a lane, not for a time."""
+    """When `deal` was last called: a duty that was ready then waits for a lane, not for a time."""
 
     # Shards come and go
 
@@ -177,21 +181,21 @@ class Dispatch:
         parked_s: float | None = None,
         most: int = 0,
     ) -> None:
-        """Work on it may begin under this token: now, or when its time has come."""
+        """Work on the duty may begin under this token: now, or at ``parked_s``."""
         assert duty not in self.holds, f"{duty} has begun already"
         hold = DutyState(duty, token, at, max(at, end), now_s, parked_s=parked_s, most=most)
         self.holds[duty] = self._changed(hold)
 
     def revoke(self, duty: Duty, token: bytes, until_s: float) -> None:
-        """It shall end by then; told twice, the earlier time stands."""
+        """The duty shall end by this time. If it is revoked twice, the earlier time stands."""
         hold = self._under(duty, token)
         if hold is not None:
             hold.ending_s = until_s if hold.ending_s is None else min(until_s, hold.ending_s)
             self._changed(hold)
 
     def lose(self, duty: Duty, token: bytes, until_s: float) -> None:
-        """Its grant is over, nothing of it can be committed. A lane that still works on it is
-        waited for until then, and nothing of the shard is given out meanwhile."""
+        """The duty's grant is over: nothing can be committed under it. A lane that still works on
+        it has until ``until_s``, and no slice of the shard is given out meanwhile."""
         hold = self._under(duty, token)
         if hold is not None:
             del self.holds[duty]
@@ -200,14 +204,14 @@ class Dispatch:
                 self.leaving[hold.given.lane] = min(until_s, ending_s)
 
     def gone(self) -> list[DutyState]:
-        """Those that shall end and have: nothing is in flight. They are forgotten."""
+        """The ending duties of which no slice is in flight. They are forgotten here."""
         found = [h for h in self.holds.values() if h.ending_s is not None and h.given is None]
         for hold in found:
             del self.holds[hold.duty]
         return found
 
     def overdue(self, now_s: float) -> list[LostSlice]:
-        """Slices in flight of what should have ended by now; their lanes are lost."""
+        """The slices in flight of duties that should have ended by now. Their lanes are lost."""
         late = [
             hold.given.lane
             for hold in self.holds.values()
@@ -219,7 +223,7 @@ class Dispatch:
     # What there is to do
 
     def ends(self, ends: Mapping[Duty, int], now_s: float) -> None:
-        """So far the shards go by now."""
+        """The ends of shards, as they are now."""
         for duty, end in ends.items():
             hold = self.holds.get(duty)
             if hold is not None and end > hold.end:
@@ -229,11 +233,11 @@ class Dispatch:
                 self._changed(hold)
 
     def stop(self, computation: str) -> None:
-        """No more slices of a computation; those in flight end."""
+        """Give out no more slices of a computation; those in flight may end."""
         self.stopped.add(computation)
 
     def start(self, computation: str) -> None:
-        """It gets slices again."""
+        """Give out slices of the computation again."""
         self.stopped.discard(computation)
 
     # Lanes
@@ -244,11 +248,12 @@ class Dispatch:
         self.waiting[lane] = None
 
     def withdraw(self, lane: int) -> None:
-        """It does not wait any more."""
+        """The lane does not wait for a slice any more."""
         self.waiting.pop(lane, None)
 
     def lane_lost(self, lane: int) -> LostSlice | None:
-        """It does not come back; what it had in hand is in doubt until it is granted anew."""
+        """The lane does not come back. The duty it had in hand is doubtful until the shard is
+        granted anew."""
         self.withdraw(lane)
         for hold in self.holds.values():
             if hold.last_lane == lane:
@@ -271,7 +276,7 @@ class Dispatch:
         return dealt
 
     def wake_s(self) -> float:
-        """Asked right after `deal`: when something becomes ready or overdue that is not, if nothing
+        """To be asked right after `deal`: when the next duty becomes ready or overdue, if nothing
         is reported until then."""
         times = [inf, *self.leaving.values()]
         for hold in self.holds.values():
@@ -282,7 +287,7 @@ class Dispatch:
         return min(times)
 
     def state(self, hold: DutyState, now_s: float) -> State:
-        """How it stands: the first that is true, of those above."""
+        """The state of a duty: the first of the table above that is true."""
         if hold.ending_s is not None:
             return "ending"
         if hold.doubtful:
@@ -314,7 +319,7 @@ class Dispatch:
     def park(
         self, lane: int, number: int, next: int, until_s: float, now_s: float
     ) -> DutyState | None:
-        """What begins at ``next`` has failed: nothing of the shard until its time has come."""
+        """The record at ``next`` has failed: no slice of the shard is given before ``until_s``."""
         hold = self._reported(lane, number, next, now_s)
         if hold is None:
             return None
@@ -322,7 +327,8 @@ class Dispatch:
         return self._changed(hold)
 
     def stop_shard(self, lane: int, number: int, next: int, now_s: float) -> DutyState | None:
-        """The record at ``next`` has failed for good: nothing until it is granted anew."""
+        """The record at ``next`` has failed for good: no slice is given until the shard is granted
+        anew."""
         hold = self._reported(lane, number, next, now_s)
         if hold is None:
             return None
@@ -330,8 +336,8 @@ class Dispatch:
         return self._changed(hold)
 
     def doubt(self, lane: int, number: int, now_s: float) -> DutyState | None:
-        """It could not be told whether the slice was committed, or it was refused: nothing until
-        the shard is granted anew."""
+        """The commit was refused, or its outcome is not known: no slice is given until the shard is
+        granted anew."""
         hold = self._reported(lane, number, None, now_s)
         if hold is None:
             return None
@@ -339,14 +345,14 @@ class Dispatch:
         return self._changed(hold)
 
     def limit(self, duty: Duty, most: int) -> None:
-        """So many records at most in its next slices; 0: as many as fit."""
+        """Limit the records of the duty's next slices; 0: as many as fit."""
         hold = self.holds.get(duty)
         if hold is not None:
             hold.most = most
 
     def timer(self, duty: Duty, at_s: float) -> None:
-        """It is to be called at that time, although there may be no record. Any slice that is
-        given then or later is that call, and it is over when one of them is done."""
+        """Have the handler called at this time, even if there is no record. Each slice that is
+        given at that time or later includes the call, until one of these slices is done."""
         hold = self.holds.get(duty)
         if hold is not None:
             hold.timer_s, hold.called = at_s, False
@@ -359,11 +365,11 @@ class Dispatch:
         return hold if hold is not None and hold.token == token else None
 
     def _left(self) -> set[Duty]:
-        """What lanes still work on under grants that are over."""
+        """The duties that lanes still work on under grants that are over."""
         return {self.in_hand[lane].duty for lane in self.leaving}
 
     def _changed(self, hold: DutyState) -> DutyState:
-        """From when on it is ready is worked out once, not each time a lane asks."""
+        """Work out when the duty is ready: once for each change, not each time a lane asks."""
         out = hold.doubtful or hold.stopped or hold.ending_s is not None or hold.given is not None
         hold.ready_s = inf if out else self._ready_s(hold)
         return hold
@@ -381,8 +387,8 @@ class Dispatch:
         return at_s
 
     def _next(self, now_s: float) -> tuple[int, DutyState] | None:
-        """Which waiting lane gets what: the duty that waits longest goes to the lane that had it,
-        else to the one that asked first."""
+        """The next lane and its duty: the duty that waits longest goes to the lane that had it,
+        else to the lane that asked first."""
         best = self._longest(now_s)
         if not self.alone or best is None or not self.in_hand:
             return best
@@ -420,7 +426,7 @@ class Dispatch:
         return best
 
     def _least_stuck(self) -> int:
-        """The waiting lane that fewest shards stay with."""
+        """The waiting lane that the fewest shards stay with."""
         stuck = Counter(hold.last_lane for hold in self.holds.values())
         return min(self.waiting, key=lambda lane: stuck[lane])
 
@@ -429,7 +435,7 @@ class Dispatch:
         return hold is not None and hold.most == 1
 
     def _full(self) -> set[str]:
-        """Computations that have as many lanes as they may."""
+        """The computations that have as many lanes as they may have."""
         busy = Counter(given.duty.computation for given in self.in_hand.values())
         return {
             name
@@ -474,7 +480,8 @@ class Dispatch:
         return hold
 
     def _released(self, given: Assigned) -> DutyState | None:
-        """The lane has it in hand no more; the hold, if it is still the one it was given of."""
+        """The lane has the slice in hand no more; the state of its duty, if the slice was given
+        under the grant that is still in force."""
         del self.in_hand[given.lane]
         del self._given_s[given.lane]
         self.leaving.pop(given.lane, None)
