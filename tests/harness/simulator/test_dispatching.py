@@ -74,7 +74,7 @@ def test_a_violation_comes_with_its_seed_and_what_happened_last(
     outcome = next(o for o in map(simulate, range(50)) if "revocation" in o.violation)
     assert re.match(r"revocation ends by its deadline: s:\d: ", outcome.violation)
     story = "\n".join(outcome.story)
-    assert "Given(lane=" in story
+    assert "Assigned(lane=" in story
     assert "VIOLATION revocation ends by its deadline" in outcome.story[-1]
     seed = outcome.seed // program.DISPATCHERS
     told = CliRunner().invoke(program.main, ["--seed", str(seed), "--seconds", "600"])
