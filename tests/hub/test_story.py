@@ -283,6 +283,19 @@ def test_a_dead_letter_is_told_both_ways_and_exactly(hub: Hub) -> None:
     assert (beside.outcome, beside.attempts) == ("done", 1)
 
 
+def test_dead_letters_are_followed_for_those_records_only_that_became_one(hub: Hub) -> None:
+    @computation(inputs="bill.dead-letters")
+    def look(record: Any) -> None: ...
+
+    ordered(hub, 5)
+    ran(hub, flaky({3: 9}, "dead-letter"))
+    ran(hub, Topology(look, streams={}))
+    given_up, beside = (only(hub.story(f"{ORDERS}:0+{n}").read_by) for n in (3, 4))
+    assert given_up.read == beside.read
+    assert [commit.group for commit in given_up.further] == ["look"]
+    assert beside.further == ()
+
+
 def test_a_skipped_record_is_told_as_skipped(hub: Hub) -> None:
     ordered(hub, 4)
     ran(hub, flaky({1: 9}, "skip"))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from headrace.core.records.batch import Batch, Row
+from headrace.core.records.batch import Batch
+from headrace.core.records.row import Row
 from headrace.lanes.slice_in_hand import APART, SliceInHand
 
 
 def _batch(first: int, count: int) -> Batch:
     rows = [Row(None, b"%d" % number, 0) for number in range(count)]
-    return Batch(rows=rows, stream="s", shard=0, offsets=range(first, first + count))
+    return Batch.of_rows(rows, stream="s", shard=0, offsets=range(first, first + count))
 
 
 def test_the_offset_of_the_record_in_hand_is_seen_while_the_handler_works() -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 from itertools import islice
 
-from headrace.core.records.batch import Batch, Row
+from headrace.core.records.batch import Batch
 from headrace.core.records.cuttable_rows import CuttableRows
+from headrace.core.records.row import Row
 
-BATCH = Batch(rows=[Row(None, b"%d" % number, 0) for number in range(10)], stream="s", shard=0)
+BATCH = Batch.of_rows([Row(None, b"%d" % number, 0) for number in range(10)], stream="s", shard=0)
 
 
 def test_the_rows_of_a_part_of_a_batch_are_handed_out_in_order() -> None:

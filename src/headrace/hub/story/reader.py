@@ -12,10 +12,10 @@ from headrace.core.ports import Backend
 from headrace.core.records.limits import check_shard
 from headrace.core.transaction import STORIES_KEPT
 from headrace.groups.stored_stories import ShardStories
-from headrace.hub.story.downstream import Downstream, Trail
+from headrace.hub.story.downstream import Downstream, Followed
 from headrace.hub.story.lineage import letter_origin, lineage_of, source_of
+from headrace.hub.story.lookup import Lookup, alone
 from headrace.hub.story.record_story import CommitStory, RecordStory, Unread, Untold
-from headrace.hub.story.shelf import Shelf, alone
 from headrace.hub.story.upstream import Upstream
 
 DEPTH_DEFAULT = 8
@@ -34,12 +34,12 @@ def story_of(backend: Backend, record_id: RecordId | str, depth: int) -> RecordS
     bounds = records.bounds(info, wanted.shard)
     if not 0 <= wanted.offset < bounds.end:
         raise OffsetOutOfRange(*wanted, *bounds)
-    shelf = Shelf(records, store)
-    upstream, downstream = Upstream(shelf, depth), Downstream(shelf, depth)
-    record = shelf.record(wanted)
+    lookup = Lookup(records, store)
+    upstream, downstream = Upstream(lookup, depth), Downstream(lookup, depth)
+    record = lookup.record(wanted)
     made_by = upstream.made_by(alone(wanted), record)
-    read_by = downstream.read_by(Trail.of_record(wanted, record))
-    unread, untold = _others(shelf, info, wanted, {commit.group for commit in read_by})
+    read_by = downstream.read_by(Followed.of_record(wanted, record))
+    unread, untold = _others(lookup, info, wanted, {commit.group for commit in read_by})
     notes = [] if made_by else [_no_maker(record)]
     if record is None:
         notes.append("the record itself cannot be read any more: only stories tell of it")
@@ -64,13 +64,13 @@ def story_of(backend: Backend, record_id: RecordId | str, depth: int) -> RecordS
 
 
 def _others(
-    shelf: Shelf, info: StreamInfo, wanted: RecordId, told: Collection[str]
+    lookup: Lookup, info: StreamInfo, wanted: RecordId, told: Collection[str]
 ) -> tuple[tuple[Unread, ...], tuple[Untold, ...]]:
     unread, untold = [], []
-    for stories in shelf.stories.of_shard(info.id, wanted.shard):
+    for stories in lookup.stories.of_shard(info.id, wanted.shard):
         group, checkpoint = stories.group, stories.checkpoint
         if checkpoint.next <= wanted.offset:
-            known = shelf.attempts(group, info, wanted.shard)
+            known = lookup.attempts(group, info, wanted.shard)
             about = known if known.offset == wanted.offset else Attempts()
             failed = max(about.failed, about.deaths if about.named else 0)
             unread.append(

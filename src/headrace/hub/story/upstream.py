@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from headrace.core.model import Record, RecordId, Slice, StreamInfo
 from headrace.groups.stored_stories import ShardStories
 from headrace.hub.story.lineage import letter_origin, lineage_of, parent_id, parent_of, parsed_id
+from headrace.hub.story.lookup import alone, holds, span
 from headrace.hub.story.record_story import CommitStory
-from headrace.hub.story.shelf import alone, holds, span
 from headrace.hub.story.walk import FoundCommit, Walk
 from headrace.lanes.story import decoded
 
 
 class Upstream(Walk):
-    """Which commits made it, and what those read."""
+    """The walk to the commit that made a record, and on to those that made what it read."""
 
     def made_by(
         self, made: Slice, record: Record | None, level: int = 1
@@ -32,7 +32,7 @@ class Upstream(Walk):
 
     def _makers(self, made: Slice, record: Record | None) -> Iterator[FoundCommit]:
         """Every record was appended by one commit at most: enough are found when all are."""
-        info = self._shelf.by_name[made.stream]
+        info = self._lookup.by_name[made.stream]
         missing = len(made)
         for stories in self._candidates(info, record):
             for stored in stories.newest_first():
@@ -52,16 +52,16 @@ class Upstream(Walk):
         """All stories, first those of the shard that the record names in its headers. No
         computation appends to the stream it reads."""
         near = None if record is None else (letter_origin(record) or parent_id(record))
-        info = None if near is None else self._shelf.by_name.get(near.stream)
+        info = None if near is None else self._lookup.by_name.get(near.stream)
         named = None if near is None or info is None else (info.id, near.shard)
-        others = self._shelf.by_id.keys() - {made.id}
-        every = [each for each in self._shelf.stories.every() if each.stream_id in others]
+        others = self._lookup.by_id.keys() - {made.id}
+        every = [each for each in self._lookup.stories.every() if each.stream_id in others]
         return sorted(every, key=lambda each: (each.stream_id, each.shard) != named)
 
     def _told_of(
         self, maker: FoundCommit, made: Slice, record: Record | None, level: int
     ) -> CommitStory:
-        story, read = maker.story, maker.read(self._shelf)
+        story, read = maker.story, maker.read(self._lookup)
         source = None if record is None else self._input(maker, record)
         start, end = (read.start, read.end) if source is None else span(source)
         further: tuple[CommitStory, ...] = ()
@@ -70,7 +70,7 @@ class Upstream(Walk):
         if follows and source is None:
             further = self.made_by(read, None, level + 1)
         elif follows and source is not None:
-            further = self.made_by(alone(source), self._shelf.record(source), level + 1)
+            further = self.made_by(alone(source), self._lookup.record(source), level + 1)
         return self._commit(
             maker,
             inputs=inputs,
@@ -83,8 +83,8 @@ class Upstream(Walk):
 
     def _input(self, maker: FoundCommit, record: Record) -> RecordId | None:
         """The record of the slice that this one was made from, if its headers tell."""
-        read = maker.read(self._shelf)
-        if any(holds(letters, record.id) for letters in self._shelf.slices(maker.dead_letters)):
+        read = maker.read(self._lookup)
+        if any(holds(letters, record.id) for letters in self._lookup.slices(maker.dead_letters)):
             source = letter_origin(record)
             return source if source is not None and holds(read, source) else None
         parent = parent_of(lineage_of(record))
@@ -93,7 +93,7 @@ class Upstream(Walk):
         source = parsed_id(parent)
         if source is not None:
             return source if holds(read, source) else None
-        for candidate in self._shelf.records(read) or ():
+        for candidate in self._lookup.records(read) or ():
             if lineage_of(candidate) == parent:
                 return candidate.id
         return None

@@ -8,8 +8,8 @@ from typing import NamedTuple
 from headrace.core.model import RecordId, Slice
 from headrace.core.transaction import OutputRange
 from headrace.groups.stored_stories import ShardStories, StoredStory
+from headrace.hub.story.lookup import Lookup
 from headrace.hub.story.record_story import CommitStory
-from headrace.hub.story.shelf import Shelf
 from headrace.lanes.story import RecordOutcome, Story
 
 COMMITS_MAX = 100
@@ -23,8 +23,8 @@ class FoundCommit(NamedTuple):
     stored: StoredStory
     story: Story
 
-    def read(self, shelf: Shelf) -> Slice:
-        stream = shelf.by_id[self.stories.stream_id].name
+    def read(self, lookup: Lookup) -> Slice:
+        stream = lookup.by_id[self.stories.stream_id].name
         return Slice(stream, self.stories.shard, self.story.start, self.story.next)
 
     @property
@@ -41,10 +41,11 @@ class FoundCommit(NamedTuple):
 
 
 class Walk:
-    """One way to follow a record. Bounded: streams form no circle, but stories may be many."""
+    """One way to follow a record. The walk is bounded: one topology has no circle, but several
+    topologies together may, and stories may be many."""
 
-    def __init__(self, shelf: Shelf, depth: int) -> None:
-        self._shelf = shelf
+    def __init__(self, lookup: Lookup, depth: int) -> None:
+        self._lookup = lookup
         self._depth = depth
         self._told: set[tuple[ShardStories, StoredStory, tuple[RecordId, ...] | None]] = set()
         self._count = 0
@@ -64,8 +65,8 @@ class Walk:
         return not self._is_cut
 
     def _follows(self, found: FoundCommit, meant: tuple[RecordId, ...] | None, level: int) -> bool:
-        """Whether it is told how it goes on behind this commit: once for the records that are
-        meant, and not too far."""
+        """Whether the walk goes on behind this commit: once for the records that are meant, and
+        not further than the depth."""
         told = found.stories, found.stored, meant
         known = told in self._told
         self._told.add(told)
@@ -86,10 +87,10 @@ class Walk:
         story = found.story
         return CommitStory(
             group=found.stories.group,
-            read=found.read(self._shelf),
+            read=found.read(self._lookup),
             inputs=inputs,
-            appended=self._shelf.slices(found.appended),
-            dead_letters=self._shelf.slices(found.dead_letters),
+            appended=self._lookup.slices(found.appended),
+            dead_letters=self._lookup.slices(found.dead_letters),
             outputs=outputs,
             outcome=outcome,
             attempts=attempts,

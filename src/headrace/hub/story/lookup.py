@@ -17,7 +17,7 @@ RECORDS_MAX = 10_000
 """How many records of one slice are looked at to find out which one is meant."""
 
 
-class Shelf:
+class Lookup:
     """Streams, records and stories of a hub."""
 
     def __init__(self, records: Log, store: Store) -> None:
