@@ -85,7 +85,7 @@ def test_every_flip_in_the_number_of_an_index_page_is_refused_lest_the_last_comm
                 headrace.open(made)
 
 
-def test_a_stream_whose_name_row_is_damaged_is_not_taken_for_unknown(made: Path) -> None:
+def test_a_stream_whose_stored_name_is_damaged_is_not_taken_for_unknown(made: Path) -> None:
     data = bytearray((made / "data.mdb").read_bytes())
     key = stored_value.name_key(damage.SINGLE)
     at = data.find(key)

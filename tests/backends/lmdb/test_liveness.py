@@ -80,7 +80,9 @@ def test_another_process_is_seen_to_live_and_at_once_to_be_dead(
     assert (dead.alive, dead.beat) == (False, 7)
 
 
-def test_only_what_a_dead_member_left_is_tidied_by_others(directory: Path, child: Child) -> None:
+def test_only_files_of_dead_members_are_removed_by_other_processes(
+    directory: Path, child: Child
+) -> None:
     liveness = FileLiveness(directory)
     liveness.leave(*WHO)
     sign = liveness.sign(*WHO)
@@ -92,7 +94,7 @@ def test_only_what_a_dead_member_left_is_tidied_by_others(directory: Path, child
     assert list(directory.iterdir()) == []
 
 
-def test_a_member_whose_file_was_taken_away_makes_it_anew(directory: Path) -> None:
+def test_a_member_whose_file_was_removed_makes_it_anew(directory: Path) -> None:
     own, other = FileLiveness(directory), FileLiveness(directory)
     own.beat(*WHO, 1)
     for file in directory.iterdir():

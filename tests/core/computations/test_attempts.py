@@ -60,7 +60,7 @@ def test_deaths_at_another_checkpoint_are_another_story() -> None:
     assert note.ended().begun(41) == Attempts(41, working=True)
 
 
-def test_failures_are_remembered_by_who_takes_over() -> None:
+def test_failures_are_remembered_by_the_replica_that_takes_over() -> None:
     failed = Attempts().begun(40).failed_again(40, 1_000, "v1", "no")
     assert failed.begun(40) == failed._replace(deaths=1)
     assert failed.ended().begun(40) == failed
@@ -164,7 +164,7 @@ def test_who_ends_without_dying_drops_the_suspicion_but_not_the_proof() -> None:
     assert proven.ended() == proven._replace(working=False)
 
 
-def test_naming_another_record_keeps_the_care_but_not_what_was_of_the_last() -> None:
+def test_naming_another_record_keeps_the_care_but_not_the_failures_of_the_last() -> None:
     note = Attempts(40, 2, 4, True, True, at_ms=5, code="v1", reason="no")
     assert note.named_next(41) == Attempts(41, 0, CAREFUL_AFTER, True, True)
     assert note._replace(deaths=1).named_next(41).deaths == 1
@@ -239,7 +239,7 @@ def test_a_text_that_is_none_is_refused() -> None:
 
 
 @given(ATTEMPTS, st.data())
-def test_changed_bytes_are_refused_or_mean_just_what_they_say(
+def test_changed_bytes_are_refused_or_decode_to_exactly_themselves(
     attempts: Attempts, data: st.DataObject
 ) -> None:
     stored = bytearray(attempts.encoded())
@@ -257,7 +257,7 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
         assert Attempts.decoded(data).encoded() == data
 
 
-def test_deaths_of_who_was_not_named_are_no_more_than_a_suspicion() -> None:
+def test_deaths_before_a_record_was_named_are_only_suspected() -> None:
     """A lane beside it may have killed the process."""
     note = Attempts(40)
     for _ in range(9):

@@ -104,7 +104,7 @@ def test_slices_of_a_grant_follow_one_another() -> None:
     assert (second.number, second.start) == (2, 50)
 
 
-def test_work_may_go_back() -> None:
+def test_a_report_may_move_the_checkpoint_back() -> None:
     dispatch = machine(10)
     done(dispatch, dealt(dispatch, 0.0, 0)[0], 0.1, next=10)
     dispatch.ends({duty(): 12}, 0.2)
@@ -112,7 +112,7 @@ def test_work_may_go_back() -> None:
     assert dealt(dispatch, 0.3, 0)[0].start == 4
 
 
-def test_who_has_read_further_than_the_known_end_moves_it() -> None:
+def test_a_report_behind_the_known_end_moves_the_end() -> None:
     dispatch = machine(10)
     done(dispatch, dealt(dispatch, 0.0, 0)[0], 0.1, next=12)
     assert (dispatch.holds[duty()].at, dispatch.holds[duty()].end) == (12, 12)
@@ -130,7 +130,7 @@ def test_one_grant_begins_once() -> None:
         machine(10).begin(duty(), NEXT, 0, 10, 0.0)
 
 
-def test_who_asks_twice_keeps_its_place_and_gets_one_slice() -> None:
+def test_a_lane_that_asks_twice_keeps_its_turn_and_gets_one_slice() -> None:
     dispatch = machine(10)
     assert shards(dealt(dispatch, 0.0, 1, 0, 1)) == {1: 0}
 
@@ -142,7 +142,7 @@ def test_a_lane_with_a_slice_in_hand_does_not_ask() -> None:
         dispatch.ask(0)
 
 
-def test_who_withdraws_gets_nothing() -> None:
+def test_a_lane_that_withdraws_gets_no_slice() -> None:
     dispatch = machine(10)
     dispatch.ask(0)
     dispatch.withdraw(0)
@@ -172,7 +172,7 @@ def _heeds_nothing(dispatch: Dispatch, given: Assigned) -> None:
 # Who gets what
 
 
-def test_what_waits_longest_goes_first_and_to_who_asked_first() -> None:
+def test_the_duty_that_waits_longest_goes_first_to_the_lane_that_asked_first() -> None:
     dispatch = Dispatch({"bill": Rules()}, 2)
     for index, since_s in enumerate((3.0, 1.0, 2.0)):
         dispatch.begin(duty(index), TOKEN, 0, 10, since_s)
@@ -216,7 +216,7 @@ def test_another_lane_takes_a_shard_whose_own_is_busy() -> None:
     assert shards(dealt(dispatch, 0.5, 1)) == {1: 0}
 
 
-def test_nobody_starves_in_one_lane() -> None:
+def test_no_duty_starves_in_one_lane() -> None:
     dispatch = machine(*[10**6] * 8)
     now_s, served = 0.0, []
     for _ in range(80):
@@ -228,7 +228,7 @@ def test_nobody_starves_in_one_lane() -> None:
         assert set(served[begin : begin + 20]) == set(range(8))
 
 
-def test_a_timer_in_the_past_does_not_go_before_who_waits_longer() -> None:
+def test_a_timer_in_the_past_does_not_go_before_a_duty_that_waits_longer() -> None:
     dispatch = machine(500, 500)
     given = dealt(dispatch, 0.0, 0)[0]
     done(dispatch, given, 5.0)
@@ -236,7 +236,7 @@ def test_a_timer_in_the_past_does_not_go_before_who_waits_longer() -> None:
     assert dealt(dispatch, 5.0, 0)[0].duty == duty(1)
 
 
-def test_what_was_parked_waits_since_its_time_came() -> None:
+def test_a_parked_duty_waits_since_its_time_came() -> None:
     dispatch = machine(500)
     given = dealt(dispatch, 0.0, 0)[0]
     dispatch.park(0, given.number, 0, 60.0, 0.1)
@@ -388,7 +388,7 @@ def test_a_grant_that_is_lost_while_it_ends_gets_no_more_time() -> None:
     assert dispatch.overdue(5.0) == [LostSlice(0, duty(), TOKEN)]
 
 
-def test_what_is_said_about_another_grant_changes_nothing() -> None:
+def test_calls_about_another_grant_change_nothing() -> None:
     dispatch = machine(10)
     for known in (duty(0), duty(7)):
         dispatch.revoke(known, NEXT, 5.0)
@@ -429,7 +429,7 @@ def test_a_lane_under_a_lost_grant_is_given_up_at_the_deadline() -> None:
     assert dealt(dispatch, 5.0)[1].token == NEXT
 
 
-def test_what_a_lost_lane_had_is_in_doubt_until_it_is_granted_anew() -> None:
+def test_the_duty_of_a_lost_lane_is_in_doubt_until_it_is_granted_anew() -> None:
     dispatch = machine(10)
     given = dealt(dispatch, 0.0, 0, 1)[0]
     assert dispatch.lane_lost(0) == LostSlice(0, duty(), TOKEN)
@@ -492,7 +492,7 @@ def test_a_stopped_computation_gets_no_slices_until_it_is_started() -> None:
     assert len(dealt(dispatch, 0.2)) == 1
 
 
-def test_a_retry_of_a_stopped_computation_wakes_nobody() -> None:
+def test_a_retry_of_a_stopped_computation_wakes_no_lane() -> None:
     dispatch = machine()
     dispatch.begin(duty(), TOKEN, 0, 10, 0.0, parked_s=4.0)
     dispatch.stop("bill")
@@ -517,7 +517,7 @@ def test_an_end_never_goes_back() -> None:
     assert dispatch.holds[duty()].end == 10
 
 
-def test_what_comes_while_a_slice_is_in_flight_waits_from_its_report_on() -> None:
+def test_records_that_come_during_a_slice_wait_from_its_report_on() -> None:
     dispatch = machine(5)
     given = dealt(dispatch, 0.0, 0)[0]
     dispatch.ends({duty(): 8}, 1.0)
@@ -588,14 +588,14 @@ def test_a_timer_may_be_taken_back() -> None:
 # Waking
 
 
-def test_what_waits_for_a_lane_wakes_nobody() -> None:
+def test_a_duty_that_waits_for_a_lane_sets_no_wake_up() -> None:
     dispatch = machine(10, 10)
     dispatch.begin(duty(2), TOKEN, 0, 10, 0.0, parked_s=7.0)
     assert len(dealt(dispatch, 1.0, 0)) == 1
     assert dispatch.wake_s() == 7.0
 
 
-def test_what_came_after_the_last_deal_wakes() -> None:
+def test_a_duty_that_became_ready_after_the_last_deal_sets_a_wake_up() -> None:
     dispatch = machine(0)
     dispatch.deal(1.0)
     dispatch.ends({duty(): 5}, 2.0)
@@ -635,7 +635,7 @@ def test_slices_shrink_at_once_but_not_below_one_record() -> None:
     assert pace.records == 1
 
 
-def test_a_slice_that_was_short_says_something_only_if_it_took_long() -> None:
+def test_a_short_slice_changes_the_pace_only_if_it_took_long() -> None:
     pace = Pace(1000)
     pace.took(1, 0.05)
     assert pace.records == 1000
@@ -643,7 +643,7 @@ def test_a_slice_that_was_short_says_something_only_if_it_took_long() -> None:
     assert pace.records == 5
 
 
-def test_a_call_without_records_says_nothing() -> None:
+def test_a_slice_without_records_does_not_change_the_pace() -> None:
     pace = Pace(1000)
     pace.took(0, 7.0)
     assert pace.records == 1000
@@ -659,7 +659,7 @@ def test_each_computation_has_its_own_pace() -> None:
     assert sizes == {"bill": 1, "send": SLICE_RECORDS_FIRST}
 
 
-def test_record_by_record() -> None:
+def test_a_limit_of_one_makes_slices_of_one_record() -> None:
     dispatch = machine()
     dispatch.begin(duty(), TOKEN, 0, 10, 0.0, most=1)
     given = dealt(dispatch, 0.0, 0)[0]
@@ -693,7 +693,7 @@ def test_a_record_that_may_kill_its_process_is_handled_alone() -> None:
     assert {each.duty.shard.index for each in dispatch.deal(6.2)} == {0, 2}
 
 
-def test_to_go_alone_is_not_waited_for_behind_one_that_hangs() -> None:
+def test_a_record_does_not_wait_to_go_alone_behind_a_slice_that_hangs() -> None:
     dispatch = Dispatch({"bill": Rules()}, 3, alone=True)
     dispatch.begin(duty(1), TOKEN, 0, 100, 0.0)
     hung = dealt(dispatch, 0.0, 0)[0]
@@ -706,14 +706,14 @@ def test_to_go_alone_is_not_waited_for_behind_one_that_hangs() -> None:
     assert [given.duty for given in late] == [duty(0)], "after long enough it goes all the same"
 
 
-def test_others_go_on_beside_it_where_each_lane_has_its_own_process() -> None:
+def test_other_slices_go_on_where_each_lane_has_its_own_process() -> None:
     dispatch = Dispatch({"bill": Rules()}, 2)
     dispatch.begin(duty(0), TOKEN, 0, 100, 0.0, most=1)
     dispatch.begin(duty(1), TOKEN, 0, 100, 0.0)
     assert len(dealt(dispatch, 1.0, 0, 1)) == 2
 
 
-def test_what_is_sticky_stays_with_its_lane_as_long_as_there_is_that_lane() -> None:
+def test_a_sticky_shard_stays_with_its_lane_as_long_as_the_lane_lives() -> None:
     dispatch = Dispatch({"bill": Rules(sticky=True)}, 2)
     for shard in range(2):
         dispatch.begin(duty(shard), TOKEN, 0, 1_000, 0.0)
@@ -731,7 +731,7 @@ def test_what_is_sticky_stays_with_its_lane_as_long_as_there_is_that_lane() -> N
     assert [given.duty.shard.index for given in dispatch.deal(61.0)] == [0]
 
 
-def test_what_is_sticky_is_shared_out_evenly() -> None:
+def test_sticky_shards_are_shared_evenly_among_lanes() -> None:
     dispatch = Dispatch({"bill": Rules(sticky=True)}, 2)
     for shard in range(6):
         dispatch.begin(duty(shard), TOKEN, 0, 1, 0.0)
@@ -798,7 +798,7 @@ OPERATIONS = st.lists(
 
 
 @each(OPERATIONS, st.sampled_from(["pool", "static"]), st.sampled_from([None, 1, 2]))
-def test_whatever_happens_a_duty_is_ready_when_it_stands_so_and_is_in_one_lane(
+def test_after_any_calls_ready_times_match_the_states_and_a_duty_is_in_one_lane(
     operations: list[tuple[int, int, float]], allocation: Allocation, concurrency: int | None
 ) -> None:
     rules = Rules(concurrency=concurrency, capacity=3, threshold_s=1.0)

@@ -24,7 +24,7 @@ def test_the_usual_policy_tries_twenty_times_in_fifteen_minutes_and_stops() -> N
     assert (usual.no_retry, usual.deaths, usual.dead_letters_max) == ((), 5, 100)
 
 
-def test_no_more_times_are_told_than_there_are_retries() -> None:
+def test_there_are_no_more_times_than_retries() -> None:
     assert Policy(retries=2).times_s(5) == [1, 3]
     assert Policy(retries=5).times_s(2) == [1, 3]
     assert Policy(retries=0).times_s(5) == []

@@ -79,7 +79,7 @@ def test_every_reader_comes_behind_every_writer(count: int, dice: random.Random)
     _check_picture(topology)
 
 
-def test_a_circle_is_refused_and_told_in_the_direction_of_the_records() -> None:
+def test_a_cycle_is_refused_and_named_in_the_direction_of_the_records() -> None:
     with pytest.raises(BadTopology) as refused:
         Topology(_made("a", "s1", "s2"), _made("b", "s2", "s3"), _made("c", "s3", "s1"))
     steps = str(refused.value).removeprefix("the computations go in a circle: ").split(" -> ")
@@ -89,7 +89,7 @@ def test_a_circle_is_refused_and_told_in_the_direction_of_the_records() -> None:
     assert [follows[step] for step in steps[:-1]] == steps[1:]
 
 
-def test_a_computation_that_reads_what_it_writes_is_a_circle() -> None:
+def test_a_computation_that_reads_its_own_output_is_a_cycle() -> None:
     with pytest.raises(BadTopology, match="in a circle"):
         Topology(_made("a", ["s", "t"], "s"))
 
@@ -102,7 +102,7 @@ def test_a_computation_and_a_stream_may_have_one_name() -> None:
 # What is there
 
 
-def test_streams_are_told_with_their_readers_and_writers() -> None:
+def test_streams_are_listed_with_their_readers_and_writers() -> None:
     assert DIAMOND.streams == ("orders", "a", "b", "all")
     assert (DIAMOND.sources, DIAMOND.sinks) == (("orders",), ("all",))
     assert [each.name for each in DIAMOND.readers("orders")] == ["left", "right"]
@@ -146,7 +146,7 @@ def test_names_are_given_once() -> None:
         Topology(_made("a", "s"), name="two words")
 
 
-def test_dead_letters_are_written_by_nobody_else_and_read_by_somebody_else() -> None:
+def test_dead_letters_have_no_other_writer_and_another_reader() -> None:
     a = _made("a", "s")
     with pytest.raises(BadTopology, match=r"'b' writes 'a.dead-letters': .* dead letters of 'a'"):
         Topology(a, _made("b", "t", "a.dead-letters"))
@@ -342,7 +342,7 @@ def test_a_wide_topology_stays_readable() -> None:
     assert len(lines) < 70
 
 
-def test_a_policy_is_told_where_it_is_not_usual() -> None:
+def test_a_policy_is_shown_where_it_is_not_the_default() -> None:
     assert shown_policy(Policy()) == ""
     assert shown_policy(Policy(retries=20, delay=1, delay_max="1m")) == ""
     assert shown_policy(Policy(retries=0, then="skip")) == "no retries, then skip"

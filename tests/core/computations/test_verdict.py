@@ -52,7 +52,7 @@ def test_the_first_failures_are_skipped_where_that_is_asked_for() -> None:
     assert [judge.failed(1, True).action for _ in range(3)] == ["skip", "skip", "stop"]
 
 
-def test_skips_are_kept_for_what_would_stop() -> None:
+def test_skips_are_used_only_for_failures_that_would_stop_the_shard() -> None:
     judge = FailureJudge(Policy(retries=1, then="dead-letter"), skips_left=1)
     assert judge.failed(1, True).action == "retry"
     assert judge.failed(2, True).action == "dead-letter"

@@ -196,7 +196,7 @@ def test_what_lies_as_evenly_as_can_be_stays(question: Question) -> None:
         assert moves(current, dealt(balanced, members, shards, current)) == 0
 
 
-def test_members_come_and_go_and_nothing_moves_but_what_must() -> None:
+def test_when_members_come_and_go_only_the_necessary_shards_move() -> None:
     shards = shards_of("t", 10)
     three = dealt(balanced, alike("A", "B", "C"), shards, {})
     assert sorted(counts(three, alike("A", "B", "C")).values()) == [3, 3, 4]
@@ -215,7 +215,7 @@ def test_members_come_and_go_and_nothing_moves_but_what_must() -> None:
     assert all(five[shard] in (owner, "D", "E") for shard, owner in back.items())
 
 
-def test_everybody_gets_some_of_every_stream() -> None:
+def test_every_member_gets_shards_of_every_stream() -> None:
     shards = shards_of("x", 4) + shards_of("y", 4)
     alone = dict.fromkeys(shards, "A")
     for current in ({}, alone):
@@ -260,7 +260,7 @@ def test_shards_without_owner_go_before_those_with_one(
     assert moves(owners, after) == fewest
 
 
-def test_owners_who_left_or_unsubscribed_are_forgotten() -> None:
+def test_owners_that_left_or_unsubscribed_are_forgotten() -> None:
     seen: list[dict[ShardId, str]] = []
 
     def deal(members: Any, shards: Any, current: Any) -> Any:
@@ -273,7 +273,7 @@ def test_owners_who_left_or_unsubscribed_are_forgotten() -> None:
     assert seen == [{x: "b"}] * 2
 
 
-def test_shards_nobody_subscribes_to_are_not_asked_about() -> None:
+def test_an_allocator_does_not_see_shards_without_a_subscriber() -> None:
     asked: list[Any] = []
 
     def deal(members: Any, shards: Any, current: Any) -> Any:
@@ -312,7 +312,7 @@ def test_round_robin_sorts_shards_as_text() -> None:
     assert (owners["t", 1], owners["t", 10], owners["t", 2]) == ("b", "a", "b")  # type: ignore[index]
 
 
-def test_round_robin_passes_over_those_who_do_not_subscribe() -> None:
+def test_round_robin_passes_over_members_that_do_not_subscribe() -> None:
     members = [Candidate(n, frozenset(s)) for n, s in (("a", "x"), ("b", "xy"), ("c", "x"))]
     owners = dealt(round_robin, members, shards_of("x", 2) + shards_of("y", 2), {})
     assert list(owners.values()) == ["a", "b", "b", "b"]

@@ -79,7 +79,7 @@ def test_an_answer_that_comes_twice_changes_nothing_the_second_time() -> None:
     assert (seat.held, seat.seen) == ({}, 6)
 
 
-def test_an_answer_nobody_waits_for_is_not_heeded_even_if_it_refuses() -> None:
+def test_an_answer_that_is_not_awaited_is_ignored_even_if_it_refuses() -> None:
     seat = _seat(s0=1)
     assert seat.answered(0, Denied("fenced", "")) == []
     assert not seat.over
@@ -113,14 +113,14 @@ def test_what_is_granted_no_more_is_ended_and_reported_until_it_is_let_go() -> N
     assert _sent(seat) == Heartbeat("A", 3, 3, 6, {at(0): 1})
 
 
-def test_what_is_let_go_unasked_is_told_and_reported_no_more() -> None:
+def test_a_shard_let_go_unasked_is_released_and_no_longer_reported() -> None:
     seat = _seat(s0=1, s1=4)
     assert seat.let_go(at(1), 4) == Release("A", 3, {at(1): 4})
     assert (seat.held, seat.leaving) == ({at(0): 1}, {})
     assert _sent(seat).held == {at(0): 1}
 
 
-def test_letting_go_twice_or_of_what_is_not_there_tells_nothing() -> None:
+def test_letting_go_twice_or_of_an_unknown_shard_releases_nothing() -> None:
     seat = _seat(s0=1)
     assert seat.let_go(at(0), 1) is not None
     assert seat.let_go(at(0), 1) is None
@@ -234,7 +234,7 @@ def test_a_lease_counts_from_the_beginning_of_the_last_sign() -> None:
     assert seat.in_doubt(114.0)
 
 
-def test_signs_that_are_told_late_do_not_shorten_a_lease() -> None:
+def test_a_sign_that_is_noted_late_does_not_shorten_a_lease() -> None:
     seat = _seat(s0=1)
     seat.signed(105.0)
     seat.signed(101.0)

@@ -80,7 +80,7 @@ def test_each_member_has_its_own_session() -> None:
     ]
 
 
-def test_an_observer_that_slept_calls_nobody_gone() -> None:
+def test_an_observer_that_slept_calls_no_member_gone() -> None:
     watch = _watch()
     for now in range(10):
         watch.look({A: _alive(7)}, float(now))
@@ -96,7 +96,7 @@ def test_a_gap_as_long_as_allowed_is_no_sleep() -> None:
     assert watch.look({A: _alive(7)}, 15.0) == [Evict(*A, "silent", 15.0)]
 
 
-def test_an_observer_that_slept_still_sees_who_is_dead() -> None:
+def test_an_observer_that_slept_still_finds_dead_members() -> None:
     watch = _watch()
     watch.look({A: _alive(7)}, 0.0)
     assert watch.look({A: (Sign(False, 7), SESSION_S)}, 1_000.0) == [DEAD]
@@ -106,7 +106,7 @@ def test_a_new_observer_waits_a_whole_session() -> None:
     assert _watch().look({A: _alive(7)}, 1_000_000.0) == []
 
 
-def test_a_new_incarnation_is_somebody_else() -> None:
+def test_a_new_incarnation_is_another_member() -> None:
     watch = _watch()
     for now in range(10):
         watch.look({A: _alive(7)}, float(now))
@@ -195,7 +195,7 @@ def test_who_was_dead_and_lives_again_is_not_gone() -> None:
 
 @settings(max_examples=100)
 @given(st.lists(st.tuples(st.floats(0.0, 8.0), st.booleans()), max_size=40))
-def test_nobody_is_silent_without_a_session_of_looks_at_the_same_beat(
+def test_no_member_is_silent_without_a_session_of_looks_at_the_same_beat(
     looks: list[tuple[float, bool]],
 ) -> None:
     watch = _watch()
