@@ -58,7 +58,7 @@ def test_two_inputs_and_two_outputs_are_drawn() -> None:
     ]
 
 
-def test_what_is_not_connected_does_not_look_so() -> None:
+def test_unconnected_computations_do_not_look_connected() -> None:
     assert drawn(
         Topology(computation_of("a", "x", "y"), computation_of("b", "p"))
     ).splitlines() == [
@@ -243,7 +243,7 @@ def test_mermaid_gets_streams_as_cylinders_and_computations_as_boxes() -> None:
     ]  # fmt: skip
 
 
-def test_nothing_ends_a_label_of_mermaid_early() -> None:
+def test_a_label_of_mermaid_is_not_ended_early() -> None:
     codec = 'a"]; click <b>#quot;\n'
     topology = Topology(computation_of("end", "s"), streams={"s": {"codec": codec}})
     label = mermaid(topology).splitlines()[1]

@@ -42,7 +42,7 @@ def _leaf(data: bytearray) -> int:
 
 
 @pytest.mark.slow
-def test_five_hundred_damaged_copies_deliver_no_wrong_record_and_kill_nobody() -> None:
+def test_five_hundred_damaged_copies_deliver_no_wrong_record_and_kill_no_process() -> None:
     outcome = damage.survive(IMAGES)
     sys.stdout.write(
         f"seed {seed()}: {outcome.images} images in {outcome.seconds:.0f} s, {outcome.seen}"

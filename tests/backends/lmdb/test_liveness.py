@@ -199,7 +199,7 @@ def test_a_full_disk_does_not_stop_a_member_that_is_there(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_nobody_is_evicted_while_a_stopped_process_holds_the_write_lock(tmp_path: Path) -> None:
+def test_no_member_is_evicted_while_a_stopped_process_holds_the_write_lock(tmp_path: Path) -> None:
     append = "import headrace, sys\nheadrace.open(sys.argv[1]).stream('orders').append(b'x')\n"
     with headrace.open(tmp_path / "hub") as hub:
         filled(hub, "orders", shards=2, each=500)

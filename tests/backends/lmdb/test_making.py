@@ -55,7 +55,7 @@ def test_other_users_cannot_read_a_hub_whatever_the_umask(tmp_path: Path, umask:
     assert set(modes.values()) == {0o600}
 
 
-def test_nothing_of_ours_opens_lmdbs_lock_file(tmp_path: Path) -> None:
+def test_no_code_of_ours_opens_lmdbs_lock_file(tmp_path: Path) -> None:
     seen: list[str] = []
     watching = True
 

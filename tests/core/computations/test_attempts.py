@@ -39,14 +39,14 @@ def test_the_note_says_where_work_began() -> None:
     assert Attempts().begun(40) == Attempts(40, working=True)
 
 
-def test_who_ended_leaves_no_death_behind() -> None:
+def test_a_lane_that_ended_leaves_no_death_behind() -> None:
     ended = Attempts().begun(40).ended()
     assert not ended.working
     assert ended.begun(40) == Attempts(40, working=True)
     assert ended.begun(55) == Attempts(55, working=True)
 
 
-def test_who_finds_the_note_of_another_counts_a_death() -> None:
+def test_a_lane_that_finds_the_note_of_another_counts_a_death() -> None:
     note = Attempts().begun(40)
     for deaths in (1, 2, 3):
         note = note.begun(40)
@@ -113,7 +113,7 @@ def test_whatever_an_error_says_can_be_stored(reason: str) -> None:
     assert len(failed.reason) <= REASON_CHARS_MAX
 
 
-def test_what_is_no_text_is_made_visible() -> None:
+def test_a_reason_that_is_no_text_is_made_visible() -> None:
     assert Attempts().failed_again(1, 0, "v1", "a\udcffb").reason == "a\\udcffb"
 
 
@@ -158,7 +158,7 @@ def test_deaths_before_a_record_was_named_are_no_proof_against_it() -> None:
     assert idle.named_next(40, deaths_max=5).deaths == CAREFUL_AFTER + 1
 
 
-def test_who_ends_without_dying_drops_the_suspicion_but_not_the_proof() -> None:
+def test_an_end_without_a_death_drops_suspected_deaths_but_not_proven_ones() -> None:
     assert Attempts(40, deaths=2, working=True).ended() == Attempts(40)
     proven = Attempts(40, deaths=4, working=True, named=True)
     assert proven.ended() == proven._replace(working=False)
@@ -202,7 +202,7 @@ def test_the_bytes_are_as_they_were_when_this_was_written() -> None:
 
 
 @given(ATTEMPTS)
-def test_what_is_stored_is_read_back(attempts: Attempts) -> None:
+def test_stored_attempts_are_read_back(attempts: Attempts) -> None:
     assert Attempts.decoded(attempts.encoded()) == attempts
 
 

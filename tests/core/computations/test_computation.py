@@ -178,7 +178,7 @@ def test_a_function_that_cannot_be_called_as_it_will_be_is_refused(handler: Any,
 
 
 @pytest.mark.parametrize("handler", [lambda record: None, partial(_one)])
-def test_what_has_no_name_of_its_own_needs_one(handler: Any) -> None:
+def test_a_function_without_a_name_needs_one(handler: Any) -> None:
     with pytest.raises(BadTopology, match=r"needs a name=…"):
         computation(inputs="orders")(handler)
     assert _made(handler).name == "bill"

@@ -102,9 +102,7 @@ def test_a_bad_setting_is_refused(setting: str, value: Any, says: str) -> None:
 
 @pytest.mark.parametrize("setting", ["delay", "delay_max", "timeout"])
 @pytest.mark.parametrize("value", [-1, "soon", "5", True, float("nan"), float("inf"), b"1s"])
-def test_what_is_no_duration_is_refused_with_the_name_of_the_setting(
-    setting: str, value: Any
-) -> None:
+def test_a_bad_duration_is_refused_with_the_name_of_the_setting(setting: str, value: Any) -> None:
     with pytest.raises(BadQuantity, match=f"bad {setting}"):
         Policy(**{setting: value})
 

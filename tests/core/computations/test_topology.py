@@ -21,7 +21,7 @@ from tests.core.computations.topologies import (
 # Order
 
 
-def test_what_is_upstream_comes_first_whatever_the_order_given() -> None:
+def test_upstream_computations_come_first_whatever_the_order_given() -> None:
     a, b, c = (
         computation_of("a", "s0", "s1"),
         computation_of("b", "s1", "s2"),
@@ -31,7 +31,7 @@ def test_what_is_upstream_comes_first_whatever_the_order_given() -> None:
         assert names(Topology(*given_order)) == ["a", "b", "c"]
 
 
-def test_what_does_not_depend_on_each_other_stays_as_given() -> None:
+def test_independent_computations_stay_in_the_order_given() -> None:
     assert names(
         Topology(computation_of("z", "s"), computation_of("a", "s"), computation_of("m", "t"))
     ) == ["z", "a", "m"]

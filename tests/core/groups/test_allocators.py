@@ -178,7 +178,7 @@ def test_as_even_as_subscriptions_allow(question: Question, allocator: Allocator
 
 @settings(max_examples=70)
 @given(questions(members_max=4, shards_max=6))
-def test_what_lies_as_evenly_as_can_be_stays(question: Question) -> None:
+def test_an_assignment_that_is_as_even_as_possible_stays(question: Question) -> None:
     members, shards, current = question
     members = [replace(member, capacity=1.0) for member in members]
     fixed = [[current[s]] if s in current else takers_of(s, members) for s in shards]
@@ -352,7 +352,7 @@ def test_one_is_active_and_the_others_stand_by() -> None:
     assert set(dealt(single, alike("a", "b", "c"), shards, tied).values()) == {"b"}
 
 
-def test_what_the_active_one_does_not_subscribe_to_goes_to_the_next_in_line() -> None:
+def test_shards_that_the_active_member_does_not_subscribe_to_go_to_the_next_member() -> None:
     streams = {"a": "x", "b": "xy", "c": "xyz", "d": "xyz"}
     members = [Candidate(name, frozenset(mine)) for name, mine in streams.items()]
     x, y, z = (ShardId(stream, 0) for stream in "xyz")
@@ -360,7 +360,7 @@ def test_what_the_active_one_does_not_subscribe_to_goes_to_the_next_in_line() ->
     assert dealt(single, members, [x, y, z], {x: "b", z: "d"}) == {x: "b", y: "b", z: "d"}
 
 
-def test_who_is_active_stays_active() -> None:
+def test_the_active_member_stays_active() -> None:
     members = [Candidate("a", frozenset("y")), Candidate("c", frozenset("yz"))]
     shards = [*shards_of("y", 1), *shards_of("z", 2)]
     after = dealt(single, members, shards, {shards[0]: "a", shards[1]: "c"})
@@ -497,7 +497,7 @@ def test_an_answer_that_changes_is_refused() -> None:
         dealt(fickle, alike("a", "b"), T, {})
 
 
-def test_what_an_allocator_is_given_cannot_be_changed() -> None:
+def test_an_allocator_cannot_change_its_arguments() -> None:
     current = {T[0]: "a"}
 
     def clearing(members: Any, shards: Any, owners: Any) -> Any:

@@ -128,7 +128,7 @@ def test_any_entry_reads_back(event: Event, version: int, at_ms: int, dealt: boo
 
 @settings(max_examples=50)
 @given(st.lists(OPS, max_size=25))
-def test_what_happens_to_groups_reads_back(ops: list[Op]) -> None:
+def test_every_event_reads_back_from_its_bytes(ops: list[Op]) -> None:
     group = Group(NAME)
     for op in ops:
         event = event_of(group, op)
@@ -229,7 +229,7 @@ def test_a_head_with_impossible_values_is_damage(place: int, byte: int, why: str
         decoded(bytes(data), _as_found)
 
 
-def test_what_swells_beyond_all_bounds_is_damage_and_not_unpacked() -> None:
+def test_an_entry_that_decompresses_to_too_much_is_damage() -> None:
     bomb = encoded(Entry(1, 1, None))[:19] + zlib.compress(b"\0" * (EVENT_BYTES_MAX + 1))
     with pytest.raises(BadStored, match="too large"):
         decoded(bomb, _as_found)
@@ -345,7 +345,7 @@ def test_a_snapshot_is_the_groups_stored_value() -> None:
     assert told.snapshots == [told.group]
 
 
-def test_who_does_not_know_the_allocator_says_so() -> None:
+def test_a_process_that_does_not_know_the_allocator_says_so() -> None:
     strange = replace(Group(NAME), allocator=Allocator("own"))
     told = Told(strange)
     own = Allocator("own")

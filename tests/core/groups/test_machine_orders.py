@@ -149,7 +149,7 @@ def test_a_parent_that_was_empty_when_the_group_was_made_does_not_block_its_chil
     assert owners(_finish(group, 0)) == {3: "A", 4: "A"}
 
 
-def test_what_an_earlier_group_of_this_name_had_read_is_not_read() -> None:
+def test_checkpoints_of_an_earlier_group_of_this_name_do_not_count() -> None:
     group = stepped(_ordered(0, 3), Delete(1))
     seen = group.version
     group = stepped(group, Swept(seen))
@@ -314,7 +314,7 @@ def test_a_finished_shard_leaves_and_the_rest_is_rebalanced() -> None:
     assert group.forgotten == 3
 
 
-def test_who_worked_on_a_finished_shard_has_it_no_more() -> None:
+def test_the_owner_of_a_finished_shard_loses_it() -> None:
     group = built({0: held("A", 3), 1: held("A", 3)}, "A")
     group = stepped(group, ShardsChanged(facts(finished(0, 3), 1)))
     after, mine = granted(group, beat(group, "A", {0: 3, 1: 3}))

@@ -97,13 +97,13 @@ def test_an_answer_of_the_same_version_is_heeded() -> None:
     assert _told(seat, 5, {0: 1}) == [SeatChange(at(0), 1, begin=True)]
 
 
-def test_what_is_granted_is_begun() -> None:
+def test_a_granted_shard_is_begun() -> None:
     seat = _seat(s0=1)
     assert _told(seat, 6, {0: 1, 2: 7}) == [SeatChange(at(2), 7, begin=True)]
     assert (seat.held, seat.seen) == ({at(0): 1, at(2): 7}, 6)
 
 
-def test_what_is_granted_no_more_is_ended_and_reported_until_it_is_let_go() -> None:
+def test_a_shard_that_is_no_longer_granted_is_ended_and_reported_until_it_is_let_go() -> None:
     seat = _seat(s0=1, s1=4)
     assert _told(seat, 6, {0: 1}) == [SeatChange(at(1), 4, begin=False)]
     assert (seat.held, seat.leaving) == ({at(0): 1}, {at(1): 4})
@@ -149,7 +149,7 @@ def test_an_older_epoch_than_one_let_go_is_not_taken_up_either() -> None:
     assert _told(seat, 6, {0: 4}) == []
 
 
-def test_what_is_being_let_go_is_not_taken_up_again_under_its_epoch() -> None:
+def test_a_shard_being_let_go_is_not_taken_up_again_under_its_epoch() -> None:
     seat = _seat(s0=1)
     _told(seat, 6, {})
     assert _told(seat, 7, {0: 1}) == []
@@ -168,14 +168,14 @@ def test_under_a_risen_epoch_work_begins_only_when_that_under_the_old_one_has_en
     assert (seat.held, seat.leaving) == ({at(0): 2}, {})
 
 
-def test_what_is_granted_again_while_it_is_being_let_go_is_held_and_not_begun() -> None:
+def test_a_shard_granted_again_while_it_is_being_let_go_is_held_and_not_begun() -> None:
     seat = _seat(s0=1)
     _told(seat, 6, {})
     assert _told(seat, 7, {0: 2}) == []
     assert (seat.held, seat.leaving) == ({at(0): 2}, {at(0): 1})
 
 
-def test_what_was_not_begun_is_not_ended_when_it_is_taken_away() -> None:
+def test_a_shard_that_was_not_begun_is_not_ended_when_it_is_taken_away() -> None:
     seat = _seat(s0=1)
     _told(seat, 6, {0: 2})
     assert _told(seat, 7, {}) == []
@@ -184,7 +184,7 @@ def test_what_was_not_begun_is_not_ended_when_it_is_taken_away() -> None:
     assert seat.let_go(at(0), 1) == Release("A", 3, {at(0): 2})
 
 
-def test_what_was_not_begun_and_taken_away_is_not_taken_up_again_under_its_epoch() -> None:
+def test_a_shard_taken_away_before_it_was_begun_is_not_taken_up_again_under_its_epoch() -> None:
     seat = _seat(s0=1)
     _told(seat, 6, {0: 2})
     _told(seat, 7, {})
@@ -195,7 +195,7 @@ def test_what_was_not_begun_and_taken_away_is_not_taken_up_again_under_its_epoch
     assert _told(seat, 10, {0: 3}) == [SeatChange(at(0), 3, begin=True)]
 
 
-def test_what_was_not_begun_rises_again_without_a_word() -> None:
+def test_a_shard_that_was_not_begun_gets_a_new_epoch_without_a_change() -> None:
     seat = _seat(s0=1)
     _told(seat, 6, {0: 2})
     assert _told(seat, 7, {0: 3}) == []
@@ -204,7 +204,7 @@ def test_what_was_not_begun_rises_again_without_a_word() -> None:
 
 
 @pytest.mark.parametrize("why", ["fenced", "no group"])
-def test_who_is_refused_is_over(why: str) -> None:
+def test_a_seat_that_is_denied_is_over(why: str) -> None:
     seat = _seat(s0=1)
     _sent(seat)
     assert seat.answered(1, Denied(why, "")) == []  # type: ignore[arg-type]
