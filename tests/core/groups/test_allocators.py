@@ -454,13 +454,13 @@ class Lazy(Mapping[str, Any]):
         ({"a": [("t", [0])]}, "gave a ('t', [0]), not a shard"),
         ({"a": [("t", "0")]}, "gave a ('t', '0'), not a shard"),
         ({"a": [ShardId("t", 9)]}, "gave a t:9, an unknown shard"),
-        ({"z": T}, "gave shards to 'z', who is no member"),
-        ({7: []}, "gave shards to 7, who is no member"),
+        ({"z": T}, "gave shards to 'z', which is no member"),
+        ({7: []}, "gave shards to 7, which is no member"),
         ({"a": [*T, T[0]]}, "gave t:0 twice, to a and to a"),
         ({"a": T, "b": T[1:2]}, "gave t:1 twice, to a and to b"),
-        ({"a": T[:2], "c": T[2:]}, "gave t:2 to c, who does not subscribe to it"),
-        ({"a": T[:1], "b": T[1:2]}, "gave t:2 to nobody; b could take it"),
-        ({}, "gave t:0 to nobody; b could take it"),
+        ({"a": T[:2], "c": T[2:]}, "gave t:2 to c, which does not subscribe to it"),
+        ({"a": T[:1], "b": T[1:2]}, "gave t:2 to no member; b could take it"),
+        ({}, "gave t:0 to no member; b could take it"),
         ({"a": [("x" * 500, 0)]}, "gave a xxx"),
         (Lazy(), "raised KeyError: 'too late'"),
     ],
@@ -477,7 +477,7 @@ def test_an_answer_that_cannot_be_carried_out_is_refused(answer: Any, why: str) 
     ("answer", "why"),
     [
         ({"a": T}, "gave a 3 shards, above its cap of 2"),
-        ({"a": T[:2]}, "gave t:2 to nobody; b could take it"),
+        ({"a": T[:2]}, "gave t:2 to no member; b could take it"),
     ],
 )
 def test_a_declared_cap_binds(answer: Any, why: str) -> None:
