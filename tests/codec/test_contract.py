@@ -30,7 +30,7 @@ class TestBytes(CodecContract):
     def values(self) -> st.SearchStrategy[Any]:
         return st.binary()
 
-    def test_what_can_change_is_copied(self, codec: Codec) -> None:
+    def test_a_value_that_can_change_is_copied(self, codec: Codec) -> None:
         source = bytearray(b"abc")
         encoded = [codec.encode(source), codec.encode(memoryview(source))]
         source[:] = b"xyz"
@@ -217,7 +217,7 @@ def _things_that_are_no_codec() -> Iterator[tuple[object, type[Exception]]]:
 
 
 @pytest.mark.parametrize(("thing", "error"), list(_things_that_are_no_codec()))
-def test_what_is_no_codec_is_not_registered(thing: Any, error: type[Exception]) -> None:
+def test_an_object_that_is_no_codec_is_not_registered(thing: Any, error: type[Exception]) -> None:
     before = codec_names()
     with pytest.raises(error):
         register_codec(thing)

@@ -48,7 +48,7 @@ def test_every_drawn_error_is_explained() -> None:
     assert all(len(line.lstrip("│├└─ ").split(maxsplit=1)) == 2 for line in lines)
 
 
-def test_what_python_calls_a_value_or_lookup_error_is_one() -> None:
+def test_errors_are_value_or_lookup_errors_where_python_would_raise_those() -> None:
     assert issubclass(errors.Invalid, ValueError)
     assert issubclass(errors.UnknownStream, LookupError)
     assert issubclass(errors.OffsetOutOfRange, LookupError)

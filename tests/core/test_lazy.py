@@ -26,7 +26,7 @@ class Sum:
         return 42
 
 
-def test_it_is_worked_out_once() -> None:
+def test_a_lazy_property_is_worked_out_once() -> None:
     found = Sum()
     assert (found.total, found.total, found.worked_out) == (42, 42, 1)
     assert Sum.total.__doc__ == "Of it all."

@@ -61,13 +61,13 @@ def test_a_record_id_prints_as_stream_shard_and_offset() -> None:
         "a:9999999999+0",
     ],
 )
-def test_what_is_no_record_id_is_refused(text: str) -> None:
+def test_a_bad_record_id_is_refused(text: str) -> None:
     with pytest.raises(BadRecordId, match="write stream:shard\\+offset, as in shop/orders:2\\+17"):
         RecordId.parse(text)
 
 
 @pytest.mark.parametrize("thing", [None, 5, b"shop/orders:2+17"])
-def test_what_is_no_text_is_no_record_id(thing: Any) -> None:
+def test_a_value_that_is_no_text_is_no_record_id(thing: Any) -> None:
     with pytest.raises(BadRecordId):
         RecordId.parse(thing)
 

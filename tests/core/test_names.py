@@ -114,7 +114,7 @@ def test_legal_names_and_their_words(name: str, word: str) -> None:
         (b"a", "a name is text"),
     ],
 )
-def test_what_is_no_name_is_refused_with_the_reason(name: Any, why: str) -> None:
+def test_a_bad_name_is_refused_with_the_reason(name: Any, why: str) -> None:
     with pytest.raises(BadName) as caught:
         checked_name(name)
     assert str(caught.value) == f"bad name {name!r}: {why}"

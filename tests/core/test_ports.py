@@ -25,7 +25,7 @@ def test_every_capability_is_in_the_table() -> None:
     assert get_args(Capability) == CAPABILITIES
 
 
-def test_what_is_missing_is_refused_with_its_reason() -> None:
+def test_a_missing_capability_is_refused_with_its_reason() -> None:
     capabilities = Capabilities("kafka", {"merge": "partitions only grow", "split": "not yet"})
     capabilities.require()
     capabilities.require("durable", "trim")

@@ -95,7 +95,7 @@ def test_durations_are_read_as_go_reads_them(text: str, ns: int) -> None:
         ("3000000h", 'time: invalid duration "3000000h"'),
     ],
 )
-def test_what_go_refuses_is_refused_in_its_words(text: str, message: str) -> None:
+def test_a_duration_that_go_refuses_is_refused_with_gos_message(text: str, message: str) -> None:
     with pytest.raises(BadQuantity) as caught:
         go_duration_ns(text)
     assert str(caught.value) == message

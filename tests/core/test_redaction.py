@@ -14,7 +14,7 @@ from headrace.core.redaction import shown_place
     "place",
     ["./data", "memory:", "C:/data", "kafka://a:9092,b:9092", "kafka://a?linger.ms=5", "a?b", ""],
 )
-def test_what_is_no_secret_is_shown(place: str) -> None:
+def test_a_setting_that_is_no_secret_is_shown(place: str) -> None:
     assert shown_place(place) == place
 
 
@@ -24,7 +24,7 @@ def test_what_is_no_secret_is_shown(place: str) -> None:
      "client.secret", "sasl.jaas.config", "sasl.pass%77ord"],
 )  # fmt: skip
 @pytest.mark.parametrize("value", ["hunter2", "a=hunter2", "%68unter2?hunter2", ""])
-def test_what_is_secret_is_not(name: str, value: str) -> None:
+def test_a_secret_is_not_shown(name: str, value: str) -> None:
     shown = shown_place(f"kafka://host:9092?a=b&{name}={value}&c=d")
     assert shown == f"kafka://host:9092?a=b&{name}=***&c=d"
 

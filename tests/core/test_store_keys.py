@@ -46,7 +46,7 @@ def test_text_and_its_bytes_have_one_digest_and_other_text_another() -> None:
     assert len({store_keys.digest(text) for text in ("", "a", "A", "a/b", "ab")}) == 5
 
 
-def test_what_belongs_to_a_shard_is_found_by_its_prefix() -> None:
+def test_the_keys_of_a_shard_are_found_by_its_prefix() -> None:
     assert store_keys.state_key("g", 1, 2, b"ann").startswith(store_keys.state_prefix("g", 1, 2))
     assert store_keys.story_key("g", 1, 2, 3).startswith(store_keys.story_prefix("g", 1, 2))
     other = store_keys.state_key("g", 1, 3, b"ann")

@@ -1,5 +1,7 @@
-"""Copying into a shard of a backend that remembers the appends of producers: the number of an
-append is the position in the source behind it."""
+"""Copy into a shard of a backend that remembers the last append of each producer.
+
+The copy is a producer. The number of each of its appends is the offset in the source behind the
+copied records. So the backend itself knows how far the copy has come."""
 
 from __future__ import annotations
 
@@ -15,14 +17,18 @@ from headrace.core.records.limits import check_shard, too_large
 from headrace.core.records.row import COMMIT_BYTES_MAX
 
 
-class Marked(Records, Store, Protocol):
-    """Records, and the marks of those who append them among its small values."""
+class RemembersProducers(Records, Store, Protocol):
+    """A backend that keeps what it remembers of producers among its small values."""
 
 
 class CopyByProducer:
-    def __init__(self, backend: Marked, stream: StreamInfo, shard: int, origin: str) -> None:
+    """The copy of one source shard into one shard of this backend."""
+
+    def __init__(
+        self, backend: RemembersProducers, stream: StreamInfo, shard: int, origin: str
+    ) -> None:
         check_shard(stream, shard)
-        backend.bounds(stream, shard)  # or it is told at once that the stream is gone
+        backend.bounds(stream, shard)  # raises at once if the stream is gone
         self._backend = backend
         self._stream = stream
         self._shard = shard
@@ -39,20 +45,20 @@ class CopyByProducer:
         elif batch.nbytes > COMMIT_BYTES_MAX:
             raise too_large(batch, shown_size(COMMIT_BYTES_MAX))
         else:
-            mark = Producer(self._producer, next, self._last)
-            self._backend.append([Append(self._stream, self._shard, batch)], mark)
+            producer = Producer(self._producer, next, self._last)
+            self._backend.append([Append(self._stream, self._shard, batch)], producer)
         self.at = next
 
     def close(self) -> None:
-        """Nothing is held."""
+        """There is nothing to close."""
 
     @property
     def _last(self) -> int:
         return NOTHING_BEFORE if self.at is None else self.at
 
     def _pass(self, next: int) -> None:
-        """Beyond a gap, without a record."""
-        self._backend.bounds(self._stream, self._shard)  # no mark is left of a stream that is gone
+        """Move behind a gap in the source, without a record."""
+        self._backend.bounds(self._stream, self._shard)  # raises if the stream is gone
         found = self._backend.get(self._key)
         kept, version = (b"", ABSENT) if found is None else (found.value, found.version)
         passed = {self._key: transaction.remembering(kept, next)}

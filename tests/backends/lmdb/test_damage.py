@@ -42,7 +42,7 @@ def _leaf(data: bytearray) -> int:
 
 
 @pytest.mark.slow
-def test_five_hundred_damaged_copies_deliver_no_wrong_record_and_kill_nobody() -> None:
+def test_five_hundred_damaged_copies_deliver_no_wrong_record_and_kill_no_process() -> None:
     outcome = damage.survive(IMAGES)
     sys.stdout.write(
         f"seed {seed()}: {outcome.images} images in {outcome.seconds:.0f} s, {outcome.seen}"
@@ -85,7 +85,7 @@ def test_every_flip_in_the_number_of_an_index_page_is_refused_lest_the_last_comm
                 headrace.open(made)
 
 
-def test_a_stream_whose_name_row_is_damaged_is_not_taken_for_unknown(made: Path) -> None:
+def test_a_stream_whose_stored_name_is_damaged_is_not_taken_for_unknown(made: Path) -> None:
     data = bytearray((made / "data.mdb").read_bytes())
     key = stored_value.name_key(damage.SINGLE)
     at = data.find(key)

@@ -39,7 +39,7 @@ def _golden(name: str) -> bytes:
     return (make.HERE / name).read_bytes()
 
 
-def test_keys_are_what_they_were() -> None:
+def test_keys_have_not_changed() -> None:
     assert make.key_of(5) == bytes.fromhex("52000000070000000200000000000003ed")
     assert make.ROW_KEY == b"Vgolden"
 
@@ -54,7 +54,7 @@ def test_every_field_of_a_stored_batch_is_read(file: str, expected: list[Row]) -
 
 
 @BATCHES
-def test_the_header_of_a_stored_batch_is_what_it_was(file: str, expected: list[Row]) -> None:
+def test_the_header_of_a_stored_batch_has_not_changed(file: str, expected: list[Row]) -> None:
     stored = _golden(file)
     times = [row.timestamp for row in expected]
     assert batches.header(STORE, make.key_of(len(expected)), stored)[:-1] == (
@@ -145,7 +145,7 @@ def test_a_batch_under_another_key_or_of_another_store_is_refused(
             batches.decode(ORDERS, store, other, stored)
 
 
-def test_a_row_of_a_newer_format_is_refused() -> None:
+def test_a_value_of_a_newer_format_is_refused() -> None:
     stored = _golden("row")
     head, value = b"\x02" + stored[1:9], stored[13:]
     crc = zlib.crc32(make.ROW_KEY, zlib.crc32(head, zlib.crc32(value)))
@@ -177,7 +177,7 @@ def test_a_stored_hub_is_small_enough_to_keep() -> None:
     assert (make.HERE / "data.mdb").stat().st_size < 200_000
 
 
-def test_the_streams_of_a_stored_hub_are_what_they_were(backend: LmdbBackend) -> None:
+def test_the_streams_of_a_stored_hub_have_not_changed(backend: LmdbBackend) -> None:
     assert backend.streams() == [
         StreamInfo(
             name="dead",
@@ -202,7 +202,7 @@ def test_the_streams_of_a_stored_hub_are_what_they_were(backend: LmdbBackend) ->
     ]
 
 
-def test_the_records_of_a_stored_hub_are_what_they_were(backend: LmdbBackend) -> None:
+def test_the_records_of_a_stored_hub_have_not_changed(backend: LmdbBackend) -> None:
     orders, dead = backend.stream("shop/orders"), backend.stream("dead")
     every = [*ODD_ROWS, *MANY_ROWS, *PLAIN_ROWS]
     assert backend.bounds(orders, 0) == Bounds(2, len(every))
@@ -211,7 +211,7 @@ def test_the_records_of_a_stored_hub_are_what_they_were(backend: LmdbBackend) ->
     assert read_rows(backend, dead) == {0: ODD_ROWS[4]}
 
 
-def test_the_values_of_a_stored_hub_are_what_they_were(backend: LmdbBackend) -> None:
+def test_the_values_of_a_stored_hub_have_not_changed(backend: LmdbBackend) -> None:
     found = backend.get(b"golden"), backend.get(b"empty")
     assert [one.value for one in found if one] == [b"a small value", b""]
     checkpoint = backend.get(store_keys.checkpoint_key(GROUP, 1, 1))

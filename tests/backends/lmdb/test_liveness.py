@@ -80,7 +80,9 @@ def test_another_process_is_seen_to_live_and_at_once_to_be_dead(
     assert (dead.alive, dead.beat) == (False, 7)
 
 
-def test_only_what_a_dead_member_left_is_tidied_by_others(directory: Path, child: Child) -> None:
+def test_only_files_of_dead_members_are_removed_by_other_processes(
+    directory: Path, child: Child
+) -> None:
     liveness = FileLiveness(directory)
     liveness.leave(*WHO)
     sign = liveness.sign(*WHO)
@@ -92,7 +94,7 @@ def test_only_what_a_dead_member_left_is_tidied_by_others(directory: Path, child
     assert list(directory.iterdir()) == []
 
 
-def test_a_member_whose_file_was_taken_away_makes_it_anew(directory: Path) -> None:
+def test_a_member_whose_file_was_removed_makes_it_anew(directory: Path) -> None:
     own, other = FileLiveness(directory), FileLiveness(directory)
     own.beat(*WHO, 1)
     for file in directory.iterdir():
@@ -197,7 +199,7 @@ def test_a_full_disk_does_not_stop_a_member_that_is_there(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_nobody_is_evicted_while_a_stopped_process_holds_the_write_lock(tmp_path: Path) -> None:
+def test_no_member_is_evicted_while_a_stopped_process_holds_the_write_lock(tmp_path: Path) -> None:
     append = "import headrace, sys\nheadrace.open(sys.argv[1]).stream('orders').append(b'x')\n"
     with headrace.open(tmp_path / "hub") as hub:
         filled(hub, "orders", shards=2, each=500)

@@ -42,7 +42,7 @@ def test_eight_processes_that_make_one_hub_at_once_agree_on_it(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
-def test_a_hub_is_nobody_elses_business_whatever_the_umask(tmp_path: Path, umask: int) -> None:
+def test_other_users_cannot_read_a_hub_whatever_the_umask(tmp_path: Path, umask: int) -> None:
     before = os.umask(umask)
     try:
         with headrace.open(tmp_path / "hub") as hub:
@@ -55,7 +55,7 @@ def test_a_hub_is_nobody_elses_business_whatever_the_umask(tmp_path: Path, umask
     assert set(modes.values()) == {0o600}
 
 
-def test_nothing_of_ours_opens_lmdbs_lock_file(tmp_path: Path) -> None:
+def test_no_code_of_ours_opens_lmdbs_lock_file(tmp_path: Path) -> None:
     seen: list[str] = []
     watching = True
 

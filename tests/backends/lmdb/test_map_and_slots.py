@@ -133,7 +133,7 @@ def _make_with_few_slots(directory: Path) -> None:
     (directory / "lock.mdb").unlink()
 
 
-def test_a_table_full_of_living_readers_is_told_as_busy(tmp_path: Path) -> None:
+def test_a_full_table_of_living_readers_is_reported_as_busy(tmp_path: Path) -> None:
     _make_with_few_slots(tmp_path / "hub")
     readers = [Child(["-c", READ, str(tmp_path / "hub")]) for _ in range(5)]
     try:

@@ -70,7 +70,7 @@ def test_a_waiting_reader_is_woken_by_a_writer_of_its_own_process(tmp_path: Path
         assert read == [b"0", b"1", b"2", b"3", b"4"]
 
 
-def test_what_was_read_as_arrow_stays_the_same_while_its_pages_are_written_over(
+def test_records_read_as_arrow_stay_the_same_while_their_pages_are_overwritten(
     tmp_path: Path,
 ) -> None:
     with headrace.open(tmp_path / "hub") as hub:

@@ -39,14 +39,14 @@ def test_the_note_says_where_work_began() -> None:
     assert Attempts().begun(40) == Attempts(40, working=True)
 
 
-def test_who_ended_leaves_no_death_behind() -> None:
+def test_a_lane_that_ended_leaves_no_death_behind() -> None:
     ended = Attempts().begun(40).ended()
     assert not ended.working
     assert ended.begun(40) == Attempts(40, working=True)
     assert ended.begun(55) == Attempts(55, working=True)
 
 
-def test_who_finds_the_note_of_another_counts_a_death() -> None:
+def test_a_lane_that_finds_the_note_of_another_counts_a_death() -> None:
     note = Attempts().begun(40)
     for deaths in (1, 2, 3):
         note = note.begun(40)
@@ -60,7 +60,7 @@ def test_deaths_at_another_checkpoint_are_another_story() -> None:
     assert note.ended().begun(41) == Attempts(41, working=True)
 
 
-def test_failures_are_remembered_by_who_takes_over() -> None:
+def test_failures_are_remembered_by_the_replica_that_takes_over() -> None:
     failed = Attempts().begun(40).failed_again(40, 1_000, "v1", "no")
     assert failed.begun(40) == failed._replace(deaths=1)
     assert failed.ended().begun(40) == failed
@@ -113,7 +113,7 @@ def test_whatever_an_error_says_can_be_stored(reason: str) -> None:
     assert len(failed.reason) <= REASON_CHARS_MAX
 
 
-def test_what_is_no_text_is_made_visible() -> None:
+def test_a_reason_that_is_no_text_is_made_visible() -> None:
     assert Attempts().failed_again(1, 0, "v1", "a\udcffb").reason == "a\\udcffb"
 
 
@@ -158,13 +158,13 @@ def test_deaths_before_a_record_was_named_are_no_proof_against_it() -> None:
     assert idle.named_next(40, deaths_max=5).deaths == CAREFUL_AFTER + 1
 
 
-def test_who_ends_without_dying_drops_the_suspicion_but_not_the_proof() -> None:
+def test_an_end_without_a_death_drops_suspected_deaths_but_not_proven_ones() -> None:
     assert Attempts(40, deaths=2, working=True).ended() == Attempts(40)
     proven = Attempts(40, deaths=4, working=True, named=True)
     assert proven.ended() == proven._replace(working=False)
 
 
-def test_naming_another_record_keeps_the_care_but_not_what_was_of_the_last() -> None:
+def test_naming_another_record_keeps_the_care_but_not_the_failures_of_the_last() -> None:
     note = Attempts(40, 2, 4, True, True, at_ms=5, code="v1", reason="no")
     assert note.named_next(41) == Attempts(41, 0, CAREFUL_AFTER, True, True)
     assert note._replace(deaths=1).named_next(41).deaths == 1
@@ -202,7 +202,7 @@ def test_the_bytes_are_as_they_were_when_this_was_written() -> None:
 
 
 @given(ATTEMPTS)
-def test_what_is_stored_is_read_back(attempts: Attempts) -> None:
+def test_stored_attempts_are_read_back(attempts: Attempts) -> None:
     assert Attempts.decoded(attempts.encoded()) == attempts
 
 
@@ -239,7 +239,7 @@ def test_a_text_that_is_none_is_refused() -> None:
 
 
 @given(ATTEMPTS, st.data())
-def test_changed_bytes_are_refused_or_mean_just_what_they_say(
+def test_changed_bytes_are_refused_or_decode_to_exactly_themselves(
     attempts: Attempts, data: st.DataObject
 ) -> None:
     stored = bytearray(attempts.encoded())
@@ -257,7 +257,7 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
         assert Attempts.decoded(data).encoded() == data
 
 
-def test_deaths_of_who_was_not_named_are_no_more_than_a_suspicion() -> None:
+def test_deaths_before_a_record_was_named_are_only_suspected() -> None:
     """A lane beside it may have killed the process."""
     note = Attempts(40)
     for _ in range(9):

@@ -137,7 +137,7 @@ def test_a_class_that_cannot_be_called_as_it_will_be_is_refused(kind: type, says
         _made(kind)
 
 
-def test_a_function_is_given_what_it_names_in_its_order() -> None:
+def test_a_function_gets_its_parameters_in_its_own_order() -> None:
     def every(record: Any, state: Any, out: Any, ctx: Any) -> None: ...
     def with_more(record: Any, out: Any, limit: int = 5) -> None: ...
     def none(record: Any) -> None: ...
@@ -178,7 +178,7 @@ def test_a_function_that_cannot_be_called_as_it_will_be_is_refused(handler: Any,
 
 
 @pytest.mark.parametrize("handler", [lambda record: None, partial(_one)])
-def test_what_has_no_name_of_its_own_needs_one(handler: Any) -> None:
+def test_a_function_without_a_name_needs_one(handler: Any) -> None:
     with pytest.raises(BadTopology, match=r"needs a name=…"):
         computation(inputs="orders")(handler)
     assert _made(handler).name == "bill"

@@ -12,66 +12,24 @@ from hypothesis import strategies as st
 from headrace.core.computations import dispatch as dispatch_module
 from headrace.core.computations.dispatch import (
     SLICE_RECORDS_FIRST,
-    SLICE_RECORDS_MAX,
-    SLICE_S,
-    WARM_S,
     Assigned,
     Dispatch,
-    Duty,
     DutyState,
     LostSlice,
-    Pace,
     Rules,
     State,
 )
 from headrace.core.computations.settings import Allocation
-from headrace.core.model import ShardId
-
-TOKEN = b"1"
-NEXT = b"2"
-
-
-def duty(index: int = 0, computation: str = "bill") -> Duty:
-    return Duty(computation, ShardId("orders", index))
-
-
-def machine(
-    *ends: int,
-    lanes: int = 4,
-    allocation: Allocation = "pool",
-    rules: Rules | None = None,
-) -> Dispatch:
-    """Shards 0, 1, … with so many records each, granted at 0 s."""
-    both = {"bill": rules or Rules(), "send": Rules()}
-    dispatch = Dispatch(both, lanes, allocation)
-    for index, end in enumerate(ends):
-        dispatch.begin(duty(index), TOKEN, 0, end, 0.0)
-    return dispatch
-
-
-def dealt(dispatch: Dispatch, now_s: float, *lanes: int) -> dict[int, Assigned]:
-    """These lanes ask; what each lane got."""
-    for lane in lanes:
-        dispatch.ask(lane)
-    return {given.lane: given for given in dispatch.deal(now_s)}
-
-
-def shards(given: dict[int, Assigned]) -> dict[int, int]:
-    """Which shard each lane got."""
-    return {lane: each.duty.shard.index for lane, each in given.items()}
-
-
-def done(
-    dispatch: Dispatch, given: Assigned, now_s: float, next: int | None = None, spent_s: float = 0.1
-) -> DutyState | None:
-    upto = given.end if next is None else next
-    records = upto - given.start
-    return dispatch.done(given.lane, given.number, upto, now_s, records=records, spent_s=spent_s)
-
-
-def state(dispatch: Dispatch, now_s: float, index: int = 0) -> State:
-    return dispatch.state(dispatch.holds[duty(index)], now_s)
-
+from tests.core.computations.dispatching import (
+    NEXT,
+    TOKEN,
+    dealt,
+    done,
+    duty,
+    machine,
+    shards,
+    state,
+)
 
 # A slice and its report
 
@@ -104,7 +62,7 @@ def test_slices_of_a_grant_follow_one_another() -> None:
     assert (second.number, second.start) == (2, 50)
 
 
-def test_work_may_go_back() -> None:
+def test_a_report_may_move_the_checkpoint_back() -> None:
     dispatch = machine(10)
     done(dispatch, dealt(dispatch, 0.0, 0)[0], 0.1, next=10)
     dispatch.ends({duty(): 12}, 0.2)
@@ -112,7 +70,7 @@ def test_work_may_go_back() -> None:
     assert dealt(dispatch, 0.3, 0)[0].start == 4
 
 
-def test_who_has_read_further_than_the_known_end_moves_it() -> None:
+def test_a_report_behind_the_known_end_moves_the_end() -> None:
     dispatch = machine(10)
     done(dispatch, dealt(dispatch, 0.0, 0)[0], 0.1, next=12)
     assert (dispatch.holds[duty()].at, dispatch.holds[duty()].end) == (12, 12)
@@ -130,7 +88,7 @@ def test_one_grant_begins_once() -> None:
         machine(10).begin(duty(), NEXT, 0, 10, 0.0)
 
 
-def test_who_asks_twice_keeps_its_place_and_gets_one_slice() -> None:
+def test_a_lane_that_asks_twice_keeps_its_turn_and_gets_one_slice() -> None:
     dispatch = machine(10)
     assert shards(dealt(dispatch, 0.0, 1, 0, 1)) == {1: 0}
 
@@ -142,7 +100,7 @@ def test_a_lane_with_a_slice_in_hand_does_not_ask() -> None:
         dispatch.ask(0)
 
 
-def test_who_withdraws_gets_nothing() -> None:
+def test_a_lane_that_withdraws_gets_no_slice() -> None:
     dispatch = machine(10)
     dispatch.ask(0)
     dispatch.withdraw(0)
@@ -167,125 +125,6 @@ def _heeds_nothing(dispatch: Dispatch, given: Assigned) -> None:
     assert dispatch.stop_shard(given.lane, given.number, 3, 0.2) is None
     assert dispatch.doubt(given.lane, given.number, 0.2) is None
     assert list(dispatch.holds.values()) == before
-
-
-# Who gets what
-
-
-def test_what_waits_longest_goes_first_and_to_who_asked_first() -> None:
-    dispatch = Dispatch({"bill": Rules()}, 2)
-    for index, since_s in enumerate((3.0, 1.0, 2.0)):
-        dispatch.begin(duty(index), TOKEN, 0, 10, since_s)
-    assert shards(dealt(dispatch, 5.0, 1, 0)) == {1: 1, 0: 2}
-
-
-def test_a_shard_goes_back_to_the_lane_that_had_it() -> None:
-    dispatch = machine(500, 500)
-    given = dealt(dispatch, 0.0, 0, 1)
-    assert shards(given) == {0: 0, 1: 1}
-    done(dispatch, given[0], 0.10)
-    done(dispatch, given[1], 0.12)
-    given = dealt(dispatch, 0.12, 1, 0)
-    assert shards(given) == {0: 0, 1: 1}
-    assert all(each.warm for each in given.values())
-
-
-def test_a_free_lane_takes_its_own_shard_before_one_that_waits_a_little_longer() -> None:
-    dispatch = machine(500)
-    first = dealt(dispatch, 0.0, 0)[0]
-    dispatch.begin(duty(1), TOKEN, 0, 10, 0.1)
-    done(dispatch, first, 0.1 + WARM_S / 2)
-    given = dealt(dispatch, 0.2, 0)[0]
-    assert (given.duty, given.warm) == (duty(0), True)
-
-
-def test_a_free_lane_takes_another_shard_that_waits_much_longer() -> None:
-    dispatch = machine(500)
-    first = dealt(dispatch, 0.0, 0)[0]
-    dispatch.begin(duty(1), TOKEN, 0, 10, 0.1)
-    done(dispatch, first, 0.1 + WARM_S * 2)
-    given = dealt(dispatch, 0.3, 0)[0]
-    assert (given.duty, given.warm) == (duty(1), False)
-
-
-def test_another_lane_takes_a_shard_whose_own_is_busy() -> None:
-    dispatch = machine(500)
-    done(dispatch, dealt(dispatch, 0.0, 0)[0], 0.5)
-    dispatch.begin(duty(1), TOKEN, 0, 10, 0.0)
-    assert shards(dealt(dispatch, 0.5, 0)) == {0: 1}
-    assert shards(dealt(dispatch, 0.5, 1)) == {1: 0}
-
-
-def test_nobody_starves_in_one_lane() -> None:
-    dispatch = machine(*[10**6] * 8)
-    now_s, served = 0.0, []
-    for _ in range(80):
-        given = dealt(dispatch, now_s, 0)[0]
-        served.append(given.duty.shard.index)
-        now_s += 0.06
-        done(dispatch, given, now_s)
-    for begin in range(0, 60):
-        assert set(served[begin : begin + 20]) == set(range(8))
-
-
-def test_a_timer_in_the_past_does_not_go_before_who_waits_longer() -> None:
-    dispatch = machine(500, 500)
-    given = dealt(dispatch, 0.0, 0)[0]
-    done(dispatch, given, 5.0)
-    dispatch.timer(given.duty, -100.0)
-    assert dealt(dispatch, 5.0, 0)[0].duty == duty(1)
-
-
-def test_what_was_parked_waits_since_its_time_came() -> None:
-    dispatch = machine(500)
-    given = dealt(dispatch, 0.0, 0)[0]
-    dispatch.park(0, given.number, 0, 60.0, 0.1)
-    dispatch.begin(duty(1), TOKEN, 0, 10, 30.0)
-    assert dealt(dispatch, 61.0, 0)[0].duty == duty(1)
-
-
-def test_static_lanes_take_the_shards_whose_index_is_theirs_modulo_their_number() -> None:
-    dispatch = machine(*[10] * 20, lanes=5, allocation="static")
-    had: dict[int, set[int]] = {lane: set() for lane in range(5)}
-    for turn in range(4):
-        for lane, given in dealt(dispatch, float(turn), *range(5)).items():
-            had[lane].add(given.duty.shard.index)
-            done(dispatch, given, turn + 0.5)
-    assert had == {lane: {lane, lane + 5, lane + 10, lane + 15} for lane in range(5)}
-
-
-def test_the_shards_of_a_busy_static_lane_wait_though_others_are_free() -> None:
-    dispatch = machine(10, 0, 10, lanes=2, allocation="static")
-    assert shards(dealt(dispatch, 0.0, 0, 1)) == {0: 0}
-    assert state(dispatch, 0.0, 2) == "ready"
-    assert list(dispatch.waiting) == [1]
-
-
-def test_a_static_lane_that_replaces_another_takes_its_place() -> None:
-    dispatch = machine(10, 10, lanes=2, allocation="static")
-    assert shards(dealt(dispatch, 0.0, 2, 7)) == {2: 0, 7: 1}
-
-
-def test_no_more_lanes_than_its_concurrency_work_for_a_computation() -> None:
-    dispatch = machine(10, 10, 10, rules=Rules(concurrency=2))
-    dispatch.begin(duty(9, "send"), TOKEN, 0, 10, 1.0)
-    given = dealt(dispatch, 1.0, 0, 1, 2, 3)
-    assert shards(given) == {0: 0, 1: 1, 2: 9}
-    done(dispatch, given[0], 1.1)
-    assert shards(dealt(dispatch, 1.1)) == {3: 2}
-
-
-def test_a_lane_under_a_grant_that_is_over_counts_as_long_as_it_works() -> None:
-    dispatch = machine(10, 10, rules=Rules(concurrency=1))
-    given = dealt(dispatch, 0.0, 0, 1)[0]
-    dispatch.lose(duty(0), TOKEN, 5.0)
-    assert dispatch.deal(1.0) == []
-    done(dispatch, given, 2.0)
-    assert shards(dealt(dispatch, 2.0)) == {1: 1}
-
-
-def test_a_computation_without_any_lane_allowed_gets_none() -> None:
-    assert dealt(machine(10, rules=Rules(concurrency=0)), 0.0, 0) == {}
 
 
 # Parked
@@ -388,7 +227,7 @@ def test_a_grant_that_is_lost_while_it_ends_gets_no_more_time() -> None:
     assert dispatch.overdue(5.0) == [LostSlice(0, duty(), TOKEN)]
 
 
-def test_what_is_said_about_another_grant_changes_nothing() -> None:
+def test_calls_about_another_grant_change_nothing() -> None:
     dispatch = machine(10)
     for known in (duty(0), duty(7)):
         dispatch.revoke(known, NEXT, 5.0)
@@ -429,7 +268,7 @@ def test_a_lane_under_a_lost_grant_is_given_up_at_the_deadline() -> None:
     assert dealt(dispatch, 5.0)[1].token == NEXT
 
 
-def test_what_a_lost_lane_had_is_in_doubt_until_it_is_granted_anew() -> None:
+def test_the_duty_of_a_lost_lane_is_in_doubt_until_it_is_granted_anew() -> None:
     dispatch = machine(10)
     given = dealt(dispatch, 0.0, 0, 1)[0]
     assert dispatch.lane_lost(0) == LostSlice(0, duty(), TOKEN)
@@ -492,254 +331,30 @@ def test_a_stopped_computation_gets_no_slices_until_it_is_started() -> None:
     assert len(dealt(dispatch, 0.2)) == 1
 
 
-def test_a_retry_of_a_stopped_computation_wakes_nobody() -> None:
+def test_a_retry_of_a_stopped_computation_wakes_no_lane() -> None:
     dispatch = machine()
     dispatch.begin(duty(), TOKEN, 0, 10, 0.0, parked_s=4.0)
     dispatch.stop("bill")
     assert dispatch.wake_s() == inf
 
 
-# Ends, batches, timers
-
-
-def test_an_idle_shard_waits_from_its_next_record_on() -> None:
-    dispatch = machine(0, 0)
-    assert (dealt(dispatch, 0.0, 0), state(dispatch, 0.0)) == ({}, "idle")
-    dispatch.ends({duty(1): 5, duty(0): 0}, 3.0)
-    dispatch.ends({duty(0): 5, duty(1): 6}, 4.0)
-    assert [hold.since_s for hold in dispatch.holds.values()] == [4.0, 3.0]
-    assert shards(dealt(dispatch, 4.0)) == {0: 1}
-
-
-def test_an_end_never_goes_back() -> None:
-    dispatch = machine(10)
-    dispatch.ends({duty(): 5}, 1.0)
-    assert dispatch.holds[duty()].end == 10
-
-
-def test_what_comes_while_a_slice_is_in_flight_waits_from_its_report_on() -> None:
-    dispatch = machine(5)
-    given = dealt(dispatch, 0.0, 0)[0]
-    dispatch.ends({duty(): 8}, 1.0)
-    done(dispatch, given, 2.0)
-    assert (dispatch.holds[duty()].since_s, state(dispatch, 2.0)) == (2.0, "ready")
-
-
-def test_a_batch_is_given_when_it_is_full() -> None:
-    dispatch = machine(9, rules=Rules(capacity=10, threshold_s=60.0))
-    assert (dealt(dispatch, 1.0, 0), state(dispatch, 1.0)) == ({}, "idle")
-    assert dispatch.wake_s() == 60.0
-    dispatch.ends({duty(): 25}, 2.0)
-    given = dealt(dispatch, 2.0)[0]
-    assert (given.start, given.end) == (0, 10)
-
-
-def test_a_batch_that_does_not_fill_up_is_given_after_its_threshold() -> None:
-    dispatch = machine(0, rules=Rules(capacity=10, threshold_s=60.0))
-    dispatch.ends({duty(): 3}, 5.0)
-    dispatch.ends({duty(): 4}, 50.0)
-    assert dealt(dispatch, 64.9, 0) == {}
-    assert dispatch.wake_s() == 65.0
-    assert dealt(dispatch, 65.0)[0].end == 4
-
-
-def test_a_timer_calls_a_shard_without_records() -> None:
-    dispatch = machine(4)
-    done(dispatch, dealt(dispatch, 0.0, 0)[0], 0.1)
-    dispatch.timer(duty(), 5.0)
-    assert dealt(dispatch, 4.9, 0) == {}
-    assert dispatch.wake_s() == 5.0
-    call = dealt(dispatch, 5.0)[0]
-    assert (call.start, call.end) == (4, 4)
-    done(dispatch, call, 5.1)
-    assert (dealt(dispatch, 9.0, 0), dispatch.wake_s()) == ({}, inf)
-
-
-def test_a_timer_that_is_not_due_outlives_slices() -> None:
-    dispatch = machine(4)
-    dispatch.timer(duty(), 5.0)
-    done(dispatch, dealt(dispatch, 0.0, 0)[0], 0.1)
-    assert dispatch.wake_s() == 5.0
-
-
-def test_a_slice_given_when_a_timer_is_due_is_its_call() -> None:
-    dispatch = machine(4)
-    dispatch.timer(duty(), 5.0)
-    done(dispatch, dealt(dispatch, 6.0, 0)[0], 6.1)
-    assert dispatch.wake_s() == inf
-
-
-def test_a_timer_set_while_its_call_is_in_flight_is_another() -> None:
-    dispatch = machine(4)
-    dispatch.timer(duty(), 5.0)
-    call = dealt(dispatch, 5.0, 0)[0]
-    dispatch.timer(duty(), 5.0)
-    done(dispatch, call, 5.1)
-    assert len(dealt(dispatch, 5.1, 0)) == 1
-
-
-def test_a_timer_may_be_taken_back() -> None:
-    dispatch = machine(0)
-    dispatch.timer(duty(), 5.0)
-    dispatch.timer(duty(), inf)
-    assert (dealt(dispatch, 9.0, 0), dispatch.wake_s()) == ({}, inf)
-
-
 # Waking
 
 
-def test_what_waits_for_a_lane_wakes_nobody() -> None:
+def test_a_duty_that_waits_for_a_lane_sets_no_wake_up() -> None:
     dispatch = machine(10, 10)
     dispatch.begin(duty(2), TOKEN, 0, 10, 0.0, parked_s=7.0)
     assert len(dealt(dispatch, 1.0, 0)) == 1
     assert dispatch.wake_s() == 7.0
 
 
-def test_what_came_after_the_last_deal_wakes() -> None:
+def test_a_duty_that_became_ready_after_the_last_deal_sets_a_wake_up() -> None:
     dispatch = machine(0)
     dispatch.deal(1.0)
     dispatch.ends({duty(): 5}, 2.0)
     assert dispatch.wake_s() == 2.0
     dispatch.deal(2.0)
     assert dispatch.wake_s() == inf
-
-
-# How large a slice is
-
-
-def test_a_slice_is_about_a_tenth_of_a_second_of_work() -> None:
-    dispatch = machine(10**6)
-    sizes = []
-    for now in range(20):
-        given = dealt(dispatch, float(now), 0)[0]
-        sizes.append(given.end - given.start)
-        done(dispatch, given, now + 0.5, spent_s=sizes[-1] * 0.001)
-    assert sizes[0] == SLICE_RECORDS_FIRST
-    assert set(sizes[1:]) == {round(SLICE_S / 0.001)}
-
-
-def test_slices_grow_at_most_to_the_double_and_to_the_largest() -> None:
-    pace, sizes = Pace(), []
-    for _ in range(9):
-        pace.took(pace.records, 1e-9)
-        sizes.append(pace.records)
-    assert sizes == [128, 256, 512, 1024, 2048, 4096, 8192, 8192, 8192]
-    assert sizes[-1] == SLICE_RECORDS_MAX
-
-
-def test_slices_shrink_at_once_but_not_below_one_record() -> None:
-    pace = Pace(1000)
-    pace.took(1000, 10.0)
-    assert pace.records == 10
-    pace.took(10, 50.0)
-    assert pace.records == 1
-
-
-def test_a_slice_that_was_short_says_something_only_if_it_took_long() -> None:
-    pace = Pace(1000)
-    pace.took(1, 0.05)
-    assert pace.records == 1000
-    pace.took(10, 0.2)
-    assert pace.records == 5
-
-
-def test_a_call_without_records_says_nothing() -> None:
-    pace = Pace(1000)
-    pace.took(0, 7.0)
-    assert pace.records == 1000
-
-
-def test_each_computation_has_its_own_pace() -> None:
-    dispatch = machine(1000)
-    dispatch.begin(duty(1, "send"), TOKEN, 0, 1000, 0.0)
-    given = dealt(dispatch, 0.0, 0)[0]
-    done(dispatch, given, 0.1, spent_s=10.0)
-    slices = dealt(dispatch, 0.1, 0, 1)
-    sizes = {each.duty.computation: each.end - each.start for each in slices.values()}
-    assert sizes == {"bill": 1, "send": SLICE_RECORDS_FIRST}
-
-
-def test_record_by_record() -> None:
-    dispatch = machine()
-    dispatch.begin(duty(), TOKEN, 0, 10, 0.0, most=1)
-    given = dealt(dispatch, 0.0, 0)[0]
-    assert (given.start, given.end) == (0, 1)
-    done(dispatch, given, 0.1)
-    dispatch.limit(duty(), 0)
-    assert dealt(dispatch, 0.1, 0)[0].end == 10
-
-
-def test_a_batch_stays_whole_where_others_go_record_by_record() -> None:
-    dispatch = machine(10, rules=Rules(capacity=5))
-    dispatch.limit(duty(), 1)
-    assert dealt(dispatch, 0.0, 0)[0].end == 5
-
-
-def test_a_record_that_may_kill_its_process_is_handled_alone() -> None:
-    dispatch = Dispatch({"bill": Rules()}, 3, alone=True)
-    for shard in range(3):
-        most = 1 if shard == 1 else 0
-        dispatch.begin(duty(shard), TOKEN, 0, 100, float(shard), most=most)
-    first = dealt(dispatch, 5.0, 0, 1, 2)
-    assert [given.duty.shard.index for given in first.values()] == [0]  # shard 1 is next, alone
-    done(dispatch, first[0], 6.0)
-    second = dealt(dispatch, 6.0)
-    assert [(g.duty.shard.index, g.start, g.end) for g in second.values()] == [(1, 0, 1)]
-    dispatch.ask(0)
-    assert not dispatch.deal(6.1)
-    (given,) = second.values()
-    done(dispatch, given, 6.2)
-    dispatch.ask(given.lane)
-    assert {each.duty.shard.index for each in dispatch.deal(6.2)} == {0, 2}
-
-
-def test_to_go_alone_is_not_waited_for_behind_one_that_hangs() -> None:
-    dispatch = Dispatch({"bill": Rules()}, 3, alone=True)
-    dispatch.begin(duty(1), TOKEN, 0, 100, 0.0)
-    hung = dealt(dispatch, 0.0, 0)[0]
-    assert hung.duty == duty(1)
-    dispatch.begin(duty(0), TOKEN, 0, 100, 1.0, most=1)
-    dispatch.begin(duty(2), TOKEN, 0, 100, 2.0)
-    others = dealt(dispatch, 3.0, 1, 2)
-    assert [given.duty for given in others.values()] == [duty(2)]
-    late = dispatch.deal(40.0)
-    assert [given.duty for given in late] == [duty(0)], "after long enough it goes all the same"
-
-
-def test_others_go_on_beside_it_where_each_lane_has_its_own_process() -> None:
-    dispatch = Dispatch({"bill": Rules()}, 2)
-    dispatch.begin(duty(0), TOKEN, 0, 100, 0.0, most=1)
-    dispatch.begin(duty(1), TOKEN, 0, 100, 0.0)
-    assert len(dealt(dispatch, 1.0, 0, 1)) == 2
-
-
-def test_what_is_sticky_stays_with_its_lane_as_long_as_there_is_that_lane() -> None:
-    dispatch = Dispatch({"bill": Rules(sticky=True)}, 2)
-    for shard in range(2):
-        dispatch.begin(duty(shard), TOKEN, 0, 1_000, 0.0)
-    first = dealt(dispatch, 0.0, 0, 1)
-    assert {given.lane: given.duty.shard.index for given in first.values()} == {0: 0, 1: 1}
-    done(dispatch, first[0], 0.1)
-    dispatch.lane_lost(1)
-    dispatch.lose(duty(1), TOKEN, 9.0)
-    dispatch.begin(duty(1), b"next", 0, 1_000, 0.2)
-    dispatch.ask(3)
-    again = dispatch.deal(50.0)
-    assert [(given.lane, given.duty.shard.index) for given in again] == [(3, 1)]
-    assert not dispatch.deal(60.0), "shard 0 waits for lane 0, however long"
-    dispatch.ask(0)
-    assert [given.duty.shard.index for given in dispatch.deal(61.0)] == [0]
-
-
-def test_what_is_sticky_is_shared_out_evenly() -> None:
-    dispatch = Dispatch({"bill": Rules(sticky=True)}, 2)
-    for shard in range(6):
-        dispatch.begin(duty(shard), TOKEN, 0, 1, 0.0)
-    for turn in range(3):
-        for given in dealt(dispatch, turn, 0, 1).values():
-            done(dispatch, given, turn)
-    lanes = [hold.last_lane for hold in dispatch.holds.values()]
-    assert sorted(lanes, key=str) == [0, 0, 0, 1, 1, 1]
 
 
 # The whole
@@ -798,7 +413,7 @@ OPERATIONS = st.lists(
 
 
 @each(OPERATIONS, st.sampled_from(["pool", "static"]), st.sampled_from([None, 1, 2]))
-def test_whatever_happens_a_duty_is_ready_when_it_stands_so_and_is_in_one_lane(
+def test_after_any_calls_ready_times_match_the_states_and_a_duty_is_in_one_lane(
     operations: list[tuple[int, int, float]], allocation: Allocation, concurrency: int | None
 ) -> None:
     rules = Rules(concurrency=concurrency, capacity=3, threshold_s=1.0)

@@ -24,7 +24,7 @@ def test_the_usual_policy_tries_twenty_times_in_fifteen_minutes_and_stops() -> N
     assert (usual.no_retry, usual.deaths, usual.dead_letters_max) == ((), 5, 100)
 
 
-def test_no_more_times_are_told_than_there_are_retries() -> None:
+def test_there_are_no_more_times_than_retries() -> None:
     assert Policy(retries=2).times_s(5) == [1, 3]
     assert Policy(retries=5).times_s(2) == [1, 3]
     assert Policy(retries=0).times_s(5) == []
@@ -102,9 +102,7 @@ def test_a_bad_setting_is_refused(setting: str, value: Any, says: str) -> None:
 
 @pytest.mark.parametrize("setting", ["delay", "delay_max", "timeout"])
 @pytest.mark.parametrize("value", [-1, "soon", "5", True, float("nan"), float("inf"), b"1s"])
-def test_what_is_no_duration_is_refused_with_the_name_of_the_setting(
-    setting: str, value: Any
-) -> None:
+def test_a_bad_duration_is_refused_with_the_name_of_the_setting(setting: str, value: Any) -> None:
     with pytest.raises(BadQuantity, match=f"bad {setting}"):
         Policy(**{setting: value})
 

@@ -6,14 +6,14 @@ from headrace.core.computations.policy import FLOOD_RECORDS, Policy
 from headrace.core.computations.verdict import FailureJudge, Verdict
 
 
-def test_it_is_tried_again_as_often_and_as_late_as_the_policy_says() -> None:
+def test_a_record_is_tried_again_as_often_and_as_late_as_the_policy_says() -> None:
     judge = FailureJudge(Policy(retries=3, delay="1s", delay_max="3s"))
     verdicts = [judge.failed(failed, True) for failed in (1, 2, 3, 4)]
     assert verdicts[:3] == [Verdict("retry", wait_s) for wait_s in (1.0, 2.0, 3.0)]
     assert verdicts[3].action == "stop"
 
 
-def test_what_trying_again_does_not_help_is_given_up_at_once() -> None:
+def test_a_failure_that_a_retry_would_not_help_is_given_up_at_once() -> None:
     assert FailureJudge(Policy()).failed(1, False).action == "stop"
     assert FailureJudge(Policy(then="skip")).failed(1, False).action == "skip"
     assert FailureJudge(Policy(then="dead-letter")).failed(1, False).action == "dead-letter"
@@ -52,7 +52,7 @@ def test_the_first_failures_are_skipped_where_that_is_asked_for() -> None:
     assert [judge.failed(1, True).action for _ in range(3)] == ["skip", "skip", "stop"]
 
 
-def test_skips_are_kept_for_what_would_stop() -> None:
+def test_skips_are_used_only_for_failures_that_would_stop_the_shard() -> None:
     judge = FailureJudge(Policy(retries=1, then="dead-letter"), skips_left=1)
     assert judge.failed(1, True).action == "retry"
     assert judge.failed(2, True).action == "dead-letter"

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from headrace.core.groups import machine as group_module
 from headrace.core.groups.allocators import Allocator, balanced
+from headrace.core.groups.even_shares import Assignment, Members, Shards
 from headrace.core.groups.events import (
     Configure,
     Delete,
@@ -39,10 +40,13 @@ from headrace.core.model import ShardId
 NAME = "billing"
 STREAM = "orders"
 VERSION = 9
-"""Of a group built by hand: late enough that everything in it was seen by everybody."""
+"""The version of a group built by hand: so late that every member has seen all that is in it."""
+
+NEXT = VERSION + 1
+"""The version of such a group after one step."""
 
 NOW = 10**9
-"""Seen by an observer who has just looked at the group, whatever its version is."""
+"""The version seen by an observer that has just looked at the group, whatever it is."""
 
 _EDGE = re.compile(r"^    (\S+(?: \S+)*) {2,}(\w+) -> (\w+) ", re.MULTILINE)
 EDGES = {found.groups() for found in _EDGE.finditer(group_module.__doc__ or "")}
@@ -106,7 +110,8 @@ def built(
 def facts(
     *shards: int | ShardFacts, stream: str = STREAM, id: int = 1, seen: int = NOW
 ) -> StreamFacts:
-    """A stream's shards; a number stands for an open one with LogHub's parents."""
+    """The facts of a stream; a number stands for an open shard with its parents in LogHub's
+    picture."""
     rows = (ShardFacts(s, LINEAGE.get(s, ())) if isinstance(s, int) else s for s in shards)
     return StreamFacts(stream, id, tuple(rows), seen)
 
@@ -116,7 +121,7 @@ def finished(index: int, epoch: int) -> ShardFacts:
 
 
 def rows_of(count: int) -> StreamFacts:
-    """A stream of so many shards, none the parent of another."""
+    """The facts of a stream of ``count`` shards, none of them the parent of another."""
     return StreamFacts(STREAM, 1, tuple(ShardFacts(index) for index in range(count)), NOW)
 
 
@@ -147,7 +152,7 @@ def answer(
     timeout_s: float = 10.0,
     fault: str = "",
 ) -> Granted:
-    """What a member of a group on one stream is told."""
+    """The answer to a member of a group on one stream."""
     return Granted(
         version,
         {at(index): epoch for index, epoch in shards.items()},
@@ -159,7 +164,7 @@ def answer(
 
 
 def granted(group: Group, event: Event) -> tuple[Group, dict[int, int]]:
-    """The group, and what the member was granted: epochs by index."""
+    """The group after the event, and what the member was granted: epochs by index."""
     group, reply = step(group, event)
     assert isinstance(reply, Granted), reply
     return group, {shard.index: epoch for shard, epoch in reply.shards.items()}
@@ -173,7 +178,7 @@ def beat(
     seen: int | None = None,
     beat: int = 1,
 ) -> Heartbeat:
-    """A heartbeat of who has seen the group as it is, and works on what it was granted."""
+    """A heartbeat of a member that has seen the group as it is and works on its grants."""
     mine = group.owned(name)
     works_on = (
         {shard: s.epoch for shard, s in mine.items() if s.state == "held"}
@@ -185,7 +190,7 @@ def beat(
 
 
 def settled(group: Group) -> Group:
-    """The group after all members have let go of what they should, as often as needed."""
+    """The group after its members have let go of all shards that they must let go."""
     for _ in range(10):
         before = group
         for name in sorted(group.members):
@@ -205,16 +210,32 @@ def counts(group: Group) -> dict[str, int]:
     return {name: found[name] for name in group.members}
 
 
+def moves(group: Group) -> list[tuple[int, str, str, str]]:
+    """The moves of the last step, with shards by their index."""
+    return [(move.shard.index, *move[1:]) for move in group.moves]
+
+
 def moved(before: Group, after: Group) -> int:
     """How many shards have another owner."""
     return sum(owners(before)[index] != owner for index, owner in owners(after).items())
+
+
+def all_to_first(shard: ShardId | None = None, owner: str = "") -> Allocator:
+    """An allocator that gives all shards to the first member, except ``shard`` to ``owner``."""
+
+    def deal(members: Members, shards: Shards, _: object) -> Assignment:
+        if shard is None or owner not in {m.name for m in members}:
+            return {members[0].name: shards}
+        return {members[0].name: [s for s in shards if s != shard], owner: [shard]}
+
+    return Allocator("table", deal=deal)
 
 
 # Any group that can be reached
 
 
 class Op(NamedTuple):
-    """What to do next, told by small numbers that any group makes sense of."""
+    """An event as small numbers, which mean something for any group."""
 
     kind: int
     who: int
@@ -236,7 +257,7 @@ def reached(ops: list[Op]) -> Group:
 
 
 def event_of(group: Group, op: Op) -> Event:
-    """An event that speaks of the group as it is if ``how`` is even, mostly; else of another."""
+    """An event. If ``how`` is even it mostly names the group as it is, else another state."""
     name = _NAMES[op.who]
     known = group.members.get(name)
     incarnation = known.incarnation if known is not None and op.how % 4 != 3 else op.how

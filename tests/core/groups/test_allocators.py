@@ -178,7 +178,7 @@ def test_as_even_as_subscriptions_allow(question: Question, allocator: Allocator
 
 @settings(max_examples=70)
 @given(questions(members_max=4, shards_max=6))
-def test_what_lies_as_evenly_as_can_be_stays(question: Question) -> None:
+def test_an_assignment_that_is_as_even_as_possible_stays(question: Question) -> None:
     members, shards, current = question
     members = [replace(member, capacity=1.0) for member in members]
     fixed = [[current[s]] if s in current else takers_of(s, members) for s in shards]
@@ -196,7 +196,7 @@ def test_what_lies_as_evenly_as_can_be_stays(question: Question) -> None:
         assert moves(current, dealt(balanced, members, shards, current)) == 0
 
 
-def test_members_come_and_go_and_nothing_moves_but_what_must() -> None:
+def test_when_members_come_and_go_only_the_necessary_shards_move() -> None:
     shards = shards_of("t", 10)
     three = dealt(balanced, alike("A", "B", "C"), shards, {})
     assert sorted(counts(three, alike("A", "B", "C")).values()) == [3, 3, 4]
@@ -215,7 +215,7 @@ def test_members_come_and_go_and_nothing_moves_but_what_must() -> None:
     assert all(five[shard] in (owner, "D", "E") for shard, owner in back.items())
 
 
-def test_everybody_gets_some_of_every_stream() -> None:
+def test_every_member_gets_shards_of_every_stream() -> None:
     shards = shards_of("x", 4) + shards_of("y", 4)
     alone = dict.fromkeys(shards, "A")
     for current in ({}, alone):
@@ -260,7 +260,7 @@ def test_shards_without_owner_go_before_those_with_one(
     assert moves(owners, after) == fewest
 
 
-def test_owners_who_left_or_unsubscribed_are_forgotten() -> None:
+def test_owners_that_left_or_unsubscribed_are_forgotten() -> None:
     seen: list[dict[ShardId, str]] = []
 
     def deal(members: Any, shards: Any, current: Any) -> Any:
@@ -273,7 +273,7 @@ def test_owners_who_left_or_unsubscribed_are_forgotten() -> None:
     assert seen == [{x: "b"}] * 2
 
 
-def test_shards_nobody_subscribes_to_are_not_asked_about() -> None:
+def test_an_allocator_does_not_see_shards_without_a_subscriber() -> None:
     asked: list[Any] = []
 
     def deal(members: Any, shards: Any, current: Any) -> Any:
@@ -312,7 +312,7 @@ def test_round_robin_sorts_shards_as_text() -> None:
     assert (owners["t", 1], owners["t", 10], owners["t", 2]) == ("b", "a", "b")  # type: ignore[index]
 
 
-def test_round_robin_passes_over_those_who_do_not_subscribe() -> None:
+def test_round_robin_passes_over_members_that_do_not_subscribe() -> None:
     members = [Candidate(n, frozenset(s)) for n, s in (("a", "x"), ("b", "xy"), ("c", "x"))]
     owners = dealt(round_robin, members, shards_of("x", 2) + shards_of("y", 2), {})
     assert list(owners.values()) == ["a", "b", "b", "b"]
@@ -352,7 +352,7 @@ def test_one_is_active_and_the_others_stand_by() -> None:
     assert set(dealt(single, alike("a", "b", "c"), shards, tied).values()) == {"b"}
 
 
-def test_what_the_active_one_does_not_subscribe_to_goes_to_the_next_in_line() -> None:
+def test_shards_that_the_active_member_does_not_subscribe_to_go_to_the_next_member() -> None:
     streams = {"a": "x", "b": "xy", "c": "xyz", "d": "xyz"}
     members = [Candidate(name, frozenset(mine)) for name, mine in streams.items()]
     x, y, z = (ShardId(stream, 0) for stream in "xyz")
@@ -360,7 +360,7 @@ def test_what_the_active_one_does_not_subscribe_to_goes_to_the_next_in_line() ->
     assert dealt(single, members, [x, y, z], {x: "b", z: "d"}) == {x: "b", y: "b", z: "d"}
 
 
-def test_who_is_active_stays_active() -> None:
+def test_the_active_member_stays_active() -> None:
     members = [Candidate("a", frozenset("y")), Candidate("c", frozenset("yz"))]
     shards = [*shards_of("y", 1), *shards_of("z", 2)]
     after = dealt(single, members, shards, {shards[0]: "a", shards[1]: "c"})
@@ -454,13 +454,13 @@ class Lazy(Mapping[str, Any]):
         ({"a": [("t", [0])]}, "gave a ('t', [0]), not a shard"),
         ({"a": [("t", "0")]}, "gave a ('t', '0'), not a shard"),
         ({"a": [ShardId("t", 9)]}, "gave a t:9, an unknown shard"),
-        ({"z": T}, "gave shards to 'z', who is no member"),
-        ({7: []}, "gave shards to 7, who is no member"),
+        ({"z": T}, "gave shards to 'z', which is no member"),
+        ({7: []}, "gave shards to 7, which is no member"),
         ({"a": [*T, T[0]]}, "gave t:0 twice, to a and to a"),
         ({"a": T, "b": T[1:2]}, "gave t:1 twice, to a and to b"),
-        ({"a": T[:2], "c": T[2:]}, "gave t:2 to c, who does not subscribe to it"),
-        ({"a": T[:1], "b": T[1:2]}, "gave t:2 to nobody; b could take it"),
-        ({}, "gave t:0 to nobody; b could take it"),
+        ({"a": T[:2], "c": T[2:]}, "gave t:2 to c, which does not subscribe to it"),
+        ({"a": T[:1], "b": T[1:2]}, "gave t:2 to no member; b could take it"),
+        ({}, "gave t:0 to no member; b could take it"),
         ({"a": [("x" * 500, 0)]}, "gave a xxx"),
         (Lazy(), "raised KeyError: 'too late'"),
     ],
@@ -477,7 +477,7 @@ def test_an_answer_that_cannot_be_carried_out_is_refused(answer: Any, why: str) 
     ("answer", "why"),
     [
         ({"a": T}, "gave a 3 shards, above its cap of 2"),
-        ({"a": T[:2]}, "gave t:2 to nobody; b could take it"),
+        ({"a": T[:2]}, "gave t:2 to no member; b could take it"),
     ],
 )
 def test_a_declared_cap_binds(answer: Any, why: str) -> None:
@@ -497,7 +497,7 @@ def test_an_answer_that_changes_is_refused() -> None:
         dealt(fickle, alike("a", "b"), T, {})
 
 
-def test_what_an_allocator_is_given_cannot_be_changed() -> None:
+def test_an_allocator_cannot_change_its_arguments() -> None:
     current = {T[0]: "a"}
 
     def clearing(members: Any, shards: Any, owners: Any) -> Any:

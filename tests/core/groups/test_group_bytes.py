@@ -135,7 +135,7 @@ def test_any_group_reads_back(group: Group) -> None:
 
 @settings(max_examples=60)
 @given(st.lists(OPS, max_size=25))
-def test_what_steps_lead_to_reads_back(ops: list[Op]) -> None:
+def test_any_group_that_steps_reach_reads_back(ops: list[Op]) -> None:
     group = reached(ops)
     again = decoded(encoded(group), _by_name)
     assert again == group
@@ -157,7 +157,7 @@ def test_the_same_group_has_the_same_bytes_in_whatever_order_it_was_filled() -> 
     assert encoded(turned) == GOLDEN
 
 
-def test_who_is_gone_reads_back_in_order_for_the_first_are_forgotten_first() -> None:
+def test_members_that_left_read_back_in_order() -> None:
     assert list(decoded(GOLDEN, _by_name).gone) == ["C", "B"]
 
 
@@ -170,7 +170,7 @@ def test_the_name_of_a_stream_is_stored_once_however_many_subscribe_to_it() -> N
     assert decoded(data, _by_name) == group
 
 
-def test_what_the_last_step_did_is_not_stored() -> None:
+def test_the_moves_of_the_last_step_are_not_stored() -> None:
     group = reached([Op(0, 1, 8, 2)])
     assert group.moves
     assert decoded(encoded(group), _by_name).moves == ()

@@ -128,7 +128,7 @@ def test_any_entry_reads_back(event: Event, version: int, at_ms: int, dealt: boo
 
 @settings(max_examples=50)
 @given(st.lists(OPS, max_size=25))
-def test_what_happens_to_groups_reads_back(ops: list[Op]) -> None:
+def test_every_event_reads_back_from_its_bytes(ops: list[Op]) -> None:
     group = Group(NAME)
     for op in ops:
         event = event_of(group, op)
@@ -168,7 +168,7 @@ def test_an_event_too_large_to_tell_leaves_its_version_and_time() -> None:
     assert _told(few).event == few
 
 
-def test_an_event_that_would_need_too_much_room_to_read_is_not_told() -> None:
+def test_an_event_that_is_too_large_uncompressed_is_not_kept() -> None:
     same = dict.fromkeys((at(index) for index in range(EVENT_BYTES_MAX // 12)), 1)
     assert _told(Release("A", 1, same)).event is None
     few = dict(list(same.items())[:9_000])
@@ -185,7 +185,7 @@ def test_an_event_that_would_need_too_much_room_to_read_is_not_told() -> None:
     ],
     ids=["negative", "huge", "no text", "long"],
 )
-def test_what_cannot_be_written_is_not_told_and_hinders_nothing(event: Event) -> None:
+def test_an_event_that_cannot_be_encoded_is_not_kept_and_does_no_harm(event: Event) -> None:
     assert _told(event) == Entry(7, 1_700_000_000_123, None)
 
 
@@ -222,14 +222,14 @@ def test_an_entry_that_was_cut_short_or_goes_on_is_damaged() -> None:
     ("place", "byte", "why"),
     [(0, 0, "version 0"), (2, 2, "bad flag 2"), (1, 99, "index out of range"), (1, 0, "too many")],
 )
-def test_a_head_that_says_what_cannot_be_is_damage(place: int, byte: int, why: str) -> None:
+def test_a_head_with_impossible_values_is_damage(place: int, byte: int, why: str) -> None:
     data = bytearray(encoded(Entry(1, 1, FORCED)))
     data[place] = byte
     with pytest.raises(BadStored, match=why):
         decoded(bytes(data), _as_found)
 
 
-def test_what_swells_beyond_all_bounds_is_damage_and_not_unpacked() -> None:
+def test_an_entry_that_decompresses_to_too_much_is_damage() -> None:
     bomb = encoded(Entry(1, 1, None))[:19] + zlib.compress(b"\0" * (EVENT_BYTES_MAX + 1))
     with pytest.raises(BadStored, match="too large"):
         decoded(bomb, _as_found)
@@ -316,7 +316,7 @@ def test_every_change_leaves_one_entry_under_its_version() -> None:
     assert told.snapshots == []
 
 
-def test_the_journal_is_a_ring_and_so_are_the_whole_groups() -> None:
+def test_the_journal_is_a_ring_and_so_are_its_snapshots() -> None:
     told = Told()
     told.many(6 * SNAPSHOT_EVERY + 5)
     last = told.group.version
@@ -328,7 +328,7 @@ def test_the_journal_is_a_ring_and_so_are_the_whole_groups() -> None:
     assert len(told.rows) == ENTRIES_KEPT + SNAPSHOTS_KEPT
 
 
-def test_there_is_always_a_whole_group_with_128_changes_behind_it() -> None:
+def test_there_is_always_a_snapshot_with_128_changes_after_it() -> None:
     told = Told()
     edges = {turn * SNAPSHOT_EVERY + by for turn in range(6) for by in (-1, 0, 1, 64)}
     for version in range(1, max(edges) + 1):
@@ -339,13 +339,13 @@ def test_there_is_always_a_whole_group_with_128_changes_behind_it() -> None:
             assert min(version, SNAPSHOT_EVERY) <= version - begin.version <= ENTRIES_KEPT
 
 
-def test_a_whole_group_is_kept_as_the_store_keeps_it() -> None:
+def test_a_snapshot_is_the_groups_stored_value() -> None:
     told = Told()
     told.many(SNAPSHOT_EVERY)
     assert told.snapshots == [told.group]
 
 
-def test_who_does_not_know_the_allocator_says_so() -> None:
+def test_a_process_that_does_not_know_the_allocator_says_so() -> None:
     strange = replace(Group(NAME), allocator=Allocator("own"))
     told = Told(strange)
     own = Allocator("own")
@@ -368,13 +368,13 @@ def test_a_replay_leads_through_the_same_groups(ops: list[Op]) -> None:
     assert told.replay() == told.groups[1:]
 
 
-def test_a_replay_begins_at_a_whole_group_and_ends_at_the_last_one() -> None:
+def test_a_replay_begins_at_a_snapshot_and_ends_at_the_last_group() -> None:
     told = Told()
     told.many(ENTRIES_KEPT + SNAPSHOT_EVERY + 7)
     assert told.replay() == told.groups[2 * SNAPSHOT_EVERY + 1 :]
 
 
-def test_what_was_too_large_to_tell_is_behind_the_next_whole_group() -> None:
+def test_after_an_event_that_was_not_kept_a_replay_begins_at_the_next_snapshot() -> None:
     told = Told()
     told.many(100)
     key = store_keys.journal_key(NAME, 100)
@@ -388,7 +388,7 @@ def test_what_was_too_large_to_tell_is_behind_the_next_whole_group() -> None:
     assert told.replay() == told.groups[SNAPSHOT_EVERY + 1 :]
 
 
-def test_a_replay_ends_where_an_entry_is_missing_or_not_told() -> None:
+def test_a_replay_ends_where_an_entry_is_missing_or_its_event_was_not_kept() -> None:
     told = Told()
     told.many(10)
     entries = told.entries
@@ -397,7 +397,7 @@ def test_a_replay_ends_where_an_entry_is_missing_or_not_told() -> None:
         assert [after for _, _, after in steps] == told.groups[1:5]
 
 
-def test_a_journal_of_which_nothing_is_left_begins_at_the_last_whole_group() -> None:
+def test_without_entries_a_replay_begins_at_the_last_snapshot() -> None:
     assert whole(NAME, [], []) == Group(NAME)
     assert whole(NAME, [], [Entry(9, 0, Delete(1))]) is None
     later = Group(NAME, version=9)

@@ -93,7 +93,7 @@ def _in_order(indexes: tuple[int, ...]) -> list[int]:
     return sorted(indexes, key=lambda index: len(ANCESTORS[index]))
 
 
-def test_waiting_shards_are_given_to_nobody() -> None:
+def test_waiting_shards_are_given_to_no_member() -> None:
     group, mine = granted(Group(NAME), join("A", facts(*ALL), order=True))
     assert mine == {0: 1, 1: 1, 2: 1}
     assert owners(group) == {**dict.fromkeys((0, 1, 2), "A"), **dict.fromkeys((3, 4, 5, 6))}
@@ -130,7 +130,7 @@ def test_an_empty_parent_does_not_block_its_children() -> None:
     assert owners(group) == {3: "A", 4: "A"}
 
 
-def test_an_empty_parent_that_nobody_owns_does_not_block_its_children() -> None:
+def test_an_empty_parent_without_an_owner_does_not_block_its_children() -> None:
     group = built({0: free()}, order=True)
     group = stepped(group, ShardsChanged(facts(finished(0, 0), 3, 4)))
     assert group.shards == {at(3): free(parents=(0,)), at(4): free(parents=(0,))}
@@ -149,7 +149,7 @@ def test_a_parent_that_was_empty_when_the_group_was_made_does_not_block_its_chil
     assert owners(_finish(group, 0)) == {3: "A", 4: "A"}
 
 
-def test_what_an_earlier_group_of_this_name_had_read_is_not_read() -> None:
+def test_checkpoints_of_an_earlier_group_of_this_name_do_not_count() -> None:
     group = stepped(_ordered(0, 3), Delete(1))
     seen = group.version
     group = stepped(group, Swept(seen))
@@ -314,7 +314,7 @@ def test_a_finished_shard_leaves_and_the_rest_is_rebalanced() -> None:
     assert group.forgotten == 3
 
 
-def test_who_worked_on_a_finished_shard_has_it_no_more() -> None:
+def test_the_owner_of_a_finished_shard_loses_it() -> None:
     group = built({0: held("A", 3), 1: held("A", 3)}, "A")
     group = stepped(group, ShardsChanged(facts(finished(0, 3), 1)))
     after, mine = granted(group, beat(group, "A", {0: 3, 1: 3}))
@@ -329,7 +329,7 @@ def test_a_shard_that_was_found_finished_under_an_older_epoch_goes_on() -> None:
     assert after is forced
 
 
-def test_a_forgotten_shard_is_told_of_as_finished_and_stays_forgotten() -> None:
+def test_a_forgotten_shard_that_is_reported_finished_stays_forgotten() -> None:
     group = _finish(_ordered(0, 1), 0)
     after, _ = step(group, ShardsChanged(facts(finished(0, 0), 1)))
     assert after is group

@@ -79,7 +79,7 @@ def test_an_answer_that_comes_twice_changes_nothing_the_second_time() -> None:
     assert (seat.held, seat.seen) == ({}, 6)
 
 
-def test_an_answer_nobody_waits_for_is_not_heeded_even_if_it_refuses() -> None:
+def test_an_answer_that_is_not_awaited_is_ignored_even_if_it_refuses() -> None:
     seat = _seat(s0=1)
     assert seat.answered(0, Denied("fenced", "")) == []
     assert not seat.over
@@ -97,13 +97,13 @@ def test_an_answer_of_the_same_version_is_heeded() -> None:
     assert _told(seat, 5, {0: 1}) == [SeatChange(at(0), 1, begin=True)]
 
 
-def test_what_is_granted_is_begun() -> None:
+def test_a_granted_shard_is_begun() -> None:
     seat = _seat(s0=1)
     assert _told(seat, 6, {0: 1, 2: 7}) == [SeatChange(at(2), 7, begin=True)]
     assert (seat.held, seat.seen) == ({at(0): 1, at(2): 7}, 6)
 
 
-def test_what_is_granted_no_more_is_ended_and_reported_until_it_is_let_go() -> None:
+def test_a_shard_that_is_no_longer_granted_is_ended_and_reported_until_it_is_let_go() -> None:
     seat = _seat(s0=1, s1=4)
     assert _told(seat, 6, {0: 1}) == [SeatChange(at(1), 4, begin=False)]
     assert (seat.held, seat.leaving) == ({at(0): 1}, {at(1): 4})
@@ -113,14 +113,14 @@ def test_what_is_granted_no_more_is_ended_and_reported_until_it_is_let_go() -> N
     assert _sent(seat) == Heartbeat("A", 3, 3, 6, {at(0): 1})
 
 
-def test_what_is_let_go_unasked_is_told_and_reported_no_more() -> None:
+def test_a_shard_let_go_unasked_is_released_and_no_longer_reported() -> None:
     seat = _seat(s0=1, s1=4)
     assert seat.let_go(at(1), 4) == Release("A", 3, {at(1): 4})
     assert (seat.held, seat.leaving) == ({at(0): 1}, {})
     assert _sent(seat).held == {at(0): 1}
 
 
-def test_letting_go_twice_or_of_what_is_not_there_tells_nothing() -> None:
+def test_letting_go_twice_or_of_an_unknown_shard_releases_nothing() -> None:
     seat = _seat(s0=1)
     assert seat.let_go(at(0), 1) is not None
     assert seat.let_go(at(0), 1) is None
@@ -149,7 +149,7 @@ def test_an_older_epoch_than_one_let_go_is_not_taken_up_either() -> None:
     assert _told(seat, 6, {0: 4}) == []
 
 
-def test_what_is_being_let_go_is_not_taken_up_again_under_its_epoch() -> None:
+def test_a_shard_being_let_go_is_not_taken_up_again_under_its_epoch() -> None:
     seat = _seat(s0=1)
     _told(seat, 6, {})
     assert _told(seat, 7, {0: 1}) == []
@@ -168,14 +168,14 @@ def test_under_a_risen_epoch_work_begins_only_when_that_under_the_old_one_has_en
     assert (seat.held, seat.leaving) == ({at(0): 2}, {})
 
 
-def test_what_is_granted_again_while_it_is_being_let_go_is_held_and_not_begun() -> None:
+def test_a_shard_granted_again_while_it_is_being_let_go_is_held_and_not_begun() -> None:
     seat = _seat(s0=1)
     _told(seat, 6, {})
     assert _told(seat, 7, {0: 2}) == []
     assert (seat.held, seat.leaving) == ({at(0): 2}, {at(0): 1})
 
 
-def test_what_was_not_begun_is_not_ended_when_it_is_taken_away() -> None:
+def test_a_shard_that_was_not_begun_is_not_ended_when_it_is_taken_away() -> None:
     seat = _seat(s0=1)
     _told(seat, 6, {0: 2})
     assert _told(seat, 7, {}) == []
@@ -184,7 +184,7 @@ def test_what_was_not_begun_is_not_ended_when_it_is_taken_away() -> None:
     assert seat.let_go(at(0), 1) == Release("A", 3, {at(0): 2})
 
 
-def test_what_was_not_begun_and_taken_away_is_not_taken_up_again_under_its_epoch() -> None:
+def test_a_shard_taken_away_before_it_was_begun_is_not_taken_up_again_under_its_epoch() -> None:
     seat = _seat(s0=1)
     _told(seat, 6, {0: 2})
     _told(seat, 7, {})
@@ -195,7 +195,7 @@ def test_what_was_not_begun_and_taken_away_is_not_taken_up_again_under_its_epoch
     assert _told(seat, 10, {0: 3}) == [SeatChange(at(0), 3, begin=True)]
 
 
-def test_what_was_not_begun_rises_again_without_a_word() -> None:
+def test_a_shard_that_was_not_begun_gets_a_new_epoch_without_a_change() -> None:
     seat = _seat(s0=1)
     _told(seat, 6, {0: 2})
     assert _told(seat, 7, {0: 3}) == []
@@ -204,7 +204,7 @@ def test_what_was_not_begun_rises_again_without_a_word() -> None:
 
 
 @pytest.mark.parametrize("why", ["fenced", "no group"])
-def test_who_is_refused_is_over(why: str) -> None:
+def test_a_seat_that_is_denied_is_over(why: str) -> None:
     seat = _seat(s0=1)
     _sent(seat)
     assert seat.answered(1, Denied(why, "")) == []  # type: ignore[arg-type]
@@ -234,7 +234,7 @@ def test_a_lease_counts_from_the_beginning_of_the_last_sign() -> None:
     assert seat.in_doubt(114.0)
 
 
-def test_signs_that_are_told_late_do_not_shorten_a_lease() -> None:
+def test_a_sign_that_is_noted_late_does_not_shorten_a_lease() -> None:
     seat = _seat(s0=1)
     seat.signed(105.0)
     seat.signed(101.0)

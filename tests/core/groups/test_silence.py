@@ -52,7 +52,7 @@ def test_a_beat_that_goes_back_is_a_sign_of_life_too() -> None:
     assert watch.look({A: _alive(1)}, 11.0) == []
 
 
-def test_who_never_gave_a_sign_is_silent_after_a_session() -> None:
+def test_a_member_that_never_gave_a_sign_is_silent_after_a_session() -> None:
     watch = _watch()
     for now in range(11):
         assert watch.look({A: (None, SESSION_S)}, float(now)) == []
@@ -80,7 +80,7 @@ def test_each_member_has_its_own_session() -> None:
     ]
 
 
-def test_an_observer_that_slept_calls_nobody_gone() -> None:
+def test_an_observer_that_slept_calls_no_member_gone() -> None:
     watch = _watch()
     for now in range(10):
         watch.look({A: _alive(7)}, float(now))
@@ -96,7 +96,7 @@ def test_a_gap_as_long_as_allowed_is_no_sleep() -> None:
     assert watch.look({A: _alive(7)}, 15.0) == [Evict(*A, "silent", 15.0)]
 
 
-def test_an_observer_that_slept_still_sees_who_is_dead() -> None:
+def test_an_observer_that_slept_still_finds_dead_members() -> None:
     watch = _watch()
     watch.look({A: _alive(7)}, 0.0)
     assert watch.look({A: (Sign(False, 7), SESSION_S)}, 1_000.0) == [DEAD]
@@ -106,7 +106,7 @@ def test_a_new_observer_waits_a_whole_session() -> None:
     assert _watch().look({A: _alive(7)}, 1_000_000.0) == []
 
 
-def test_a_new_incarnation_is_somebody_else() -> None:
+def test_a_new_incarnation_is_another_member() -> None:
     watch = _watch()
     for now in range(10):
         watch.look({A: _alive(7)}, float(now))
@@ -115,7 +115,7 @@ def test_a_new_incarnation_is_somebody_else() -> None:
     assert watch.look({again: _alive(7)}, 14.0) == []
 
 
-def test_who_was_away_from_the_group_is_watched_anew() -> None:
+def test_a_member_that_was_away_from_the_group_is_watched_anew() -> None:
     watch = _watch()
     for now in range(10):
         watch.look({A: _alive(7)}, float(now))
@@ -123,7 +123,7 @@ def test_who_was_away_from_the_group_is_watched_anew() -> None:
     assert watch.look({A: _alive(7)}, 11.0) == []
 
 
-def test_who_is_silent_is_still_gone_while_nothing_is_heard() -> None:
+def test_a_silent_member_is_still_gone_while_it_gives_no_sign() -> None:
     watch = _watch()
     for now in range(12):
         watch.look({A: _alive(7)}, float(now))
@@ -131,7 +131,7 @@ def test_who_is_silent_is_still_gone_while_nothing_is_heard() -> None:
     assert not watch.still_gone(SILENT, Sign(True, 8))
 
 
-def test_who_never_gave_a_sign_is_still_gone_until_it_does() -> None:
+def test_a_member_without_a_sign_is_still_gone_until_it_gives_one() -> None:
     watch = _watch()
     for now in range(12):
         watch.look({A: (None, SESSION_S)}, float(now))
@@ -139,7 +139,7 @@ def test_who_never_gave_a_sign_is_still_gone_until_it_does() -> None:
     assert not watch.still_gone(SILENT, Sign(True, 0))
 
 
-def test_who_is_silent_is_still_gone_after_another_look() -> None:
+def test_a_silent_member_is_still_gone_after_another_look() -> None:
     watch = _watch()
     for now in range(14):
         watch.look({A: _alive(7)}, float(now))
@@ -147,7 +147,7 @@ def test_who_is_silent_is_still_gone_after_another_look() -> None:
 
 
 @pytest.mark.parametrize("beat", [8, 7], ids=["once", "and stands where it stood"])
-def test_who_was_silent_and_came_back_is_not_gone_by_the_beat_it_came_back_with(beat: int) -> None:
+def test_a_member_that_came_back_is_not_gone_by_the_beat_it_came_back_with(beat: int) -> None:
     """The observer looked again before the eviction was written."""
     watch = _watch()
     for now in range(12):
@@ -170,23 +170,23 @@ def test_whose_process_is_dead_is_still_gone(evict: Evict) -> None:
     assert _watch().still_gone(evict, Sign(False, 8))
 
 
-def test_who_was_dead_and_has_no_sign_any_more_is_still_gone() -> None:
+def test_a_dead_member_whose_sign_was_removed_is_still_gone() -> None:
     assert _watch().still_gone(DEAD, None)
 
 
-def test_who_was_never_looked_at_is_not_gone() -> None:
+def test_a_member_that_was_never_looked_at_is_not_gone() -> None:
     watch = _watch()
     assert not watch.still_gone(SILENT, Sign(True, 7))
     assert not watch.still_gone(SILENT, None)
 
 
-def test_who_lost_its_sign_is_not_gone_by_that() -> None:
+def test_a_member_whose_sign_was_removed_is_not_gone_by_that() -> None:
     watch = _watch()
     watch.look({A: _alive(7)}, 0.0)
     assert not watch.still_gone(SILENT, None)
 
 
-def test_who_was_dead_and_lives_again_is_not_gone() -> None:
+def test_a_dead_member_that_lives_again_is_not_gone() -> None:
     watch = _watch()
     watch.look({A: _alive(7)}, 0.0)
     assert watch.look({A: (Sign(False, 7), SESSION_S)}, 1.0) == [DEAD]
@@ -195,7 +195,7 @@ def test_who_was_dead_and_lives_again_is_not_gone() -> None:
 
 @settings(max_examples=100)
 @given(st.lists(st.tuples(st.floats(0.0, 8.0), st.booleans()), max_size=40))
-def test_nobody_is_silent_without_a_session_of_looks_at_the_same_beat(
+def test_no_member_is_silent_without_a_session_of_looks_at_the_same_beat(
     looks: list[tuple[float, bool]],
 ) -> None:
     watch = _watch()

@@ -70,7 +70,7 @@ def test_a_part_is_what_the_list_would_be(rows: list[Row], data: st.DataObject) 
 
 @settings(max_examples=50)
 @given(SOME_ROWS.filter(bool), st.integers(0, 2_000))
-def test_what_fits_takes_no_more_than_it_may_and_one_more_would(
+def test_the_fitting_records_take_no_more_than_the_limit_and_one_more_would(
     rows: list[Row], nbytes: int
 ) -> None:
     for batch in (Batch.of_rows(rows), Batch.of_arrow(arrow_of(rows))):

@@ -151,7 +151,7 @@ def _timestamps(*ms: int) -> pa.Array:
     ],
     ids=str,
 )  # fmt: skip
-def test_what_does_not_fit_is_refused(columns: dict[str, pa.Array], message: str) -> None:
+def test_a_batch_that_does_not_fit_is_refused(columns: dict[str, pa.Array], message: str) -> None:
     with pytest.raises(BadRecord, match=message):
         conformed(_batch(**columns), NOW_MS)
 
@@ -168,7 +168,7 @@ def test_a_column_that_comes_twice_is_refused() -> None:
 
 
 @pytest.mark.parametrize("thing", [None, [b"a"], {"data": [b"a"]}, b"a"])
-def test_what_is_no_batch_is_refused(thing: Any) -> None:
+def test_a_value_that_is_no_batch_is_refused(thing: Any) -> None:
     with pytest.raises(BadRecord, match="takes a pyarrow RecordBatch or Table, not"):
         conformed(thing, NOW_MS)
 

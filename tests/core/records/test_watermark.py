@@ -41,7 +41,7 @@ def test_watermarks_are_ordered_as_their_values_are(one: Watermark, other: Water
     "watermark",
     [Watermark(-1), Watermark(2**46), Watermark(0, -1), Watermark(0, SEQUENCE_MAX + 1)],
 )
-def test_what_does_not_fit_the_bits_has_no_value(watermark: Watermark) -> None:
+def test_a_watermark_that_does_not_fit_the_bits_has_no_value(watermark: Watermark) -> None:
     with pytest.raises(BadRecord, match="46 bits of time, 16 bits of sequence"):
         _ = watermark.value
 

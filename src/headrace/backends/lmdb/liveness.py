@@ -25,7 +25,8 @@ _BEAT = struct.Struct(">Q")
 OLD_S = 3600.0
 _LOOKS = 10
 
-Who = tuple[str, str, int]
+MemberKey = tuple[str, str, int]
+"""A group, a member of it, and its incarnation."""
 
 
 class _Own(NamedTuple):
@@ -40,35 +41,35 @@ class FileLiveness:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._own: dict[Who, _Own] = {}
+        self._own: dict[MemberKey, _Own] = {}
         self._is_tidy = False
         self._lock = threading.RLock()
         _all.add(self)
 
     def beat(self, group: str, member: str, incarnation: int, beat: int) -> None:
-        who = group, member, incarnation
+        key = group, member, incarnation
         with self._lock:
-            own = self._own.get(who)
+            own = self._own.get(key)
             if own is None or not os.fstat(own.file).st_nlink:
                 # This is the first beat, or another process has removed the file.
                 if own is not None:
                     os.close(own.file)
-                own = self._own[who] = self._claimed(self._path(who))
+                own = self._own[key] = self._claimed(self._path(key))
             try:
                 os.pwrite(own.file, _BEAT.pack(beat), 0)
             except OSError as why:
                 raise DiskFull(f"{own.path} cannot be written: {why}") from None
 
     def sign(self, group: str, member: str, incarnation: int) -> Sign | None:
-        who = group, member, incarnation
+        key = group, member, incarnation
         for _ in range(_LOOKS):
             try:
-                file = os.open(self._path(who), os.O_RDONLY | os.O_CLOEXEC)
+                file = os.open(self._path(key), os.O_RDONLY | os.O_CLOEXEC)
             except FileNotFoundError:
                 return None
             try:
                 content = os.pread(file, _BEAT.size, 0)
-                alive = who in self._own or not _unlocked(file)
+                alive = key in self._own or not _unlocked(file)
                 now = os.fstat(file)
             finally:
                 os.close(file)
@@ -79,15 +80,15 @@ class FileLiveness:
         return None
 
     def leave(self, group: str, member: str, incarnation: int) -> None:
-        who = group, member, incarnation
+        key = group, member, incarnation
         with self._lock:
-            own = self._own.pop(who, None)
+            own = self._own.pop(key, None)
             if own is not None:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(own.path)
                 os.close(own.file)
                 return
-        self._tidied(self._path(who))
+        self._tidied(self._path(key))
 
     def let_go(self) -> None:
         """Called in a forked child: the locks belong to the parent, and must end with it."""
@@ -96,8 +97,8 @@ class FileLiveness:
             os.close(own.file)
         self._own.clear()
 
-    def _path(self, who: Who) -> str:
-        group, member, incarnation = who
+    def _path(self, key: MemberKey) -> str:
+        group, member, incarnation = key
         name = f"{digest(group).hex()}-{digest(member).hex()}-{incarnation:x}"
         return os.path.join(self._directory, name)
 

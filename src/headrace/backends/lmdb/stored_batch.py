@@ -164,7 +164,7 @@ def header(store: bytes, key: bytes, value: bytes | memoryview) -> Header:
         raise Unreadable(f"unknown format {version}, kind {kind}, flags {flags:#x}")
     stream, shard, end = place_of(key)
     if place != [store, stream, shard] or base + records != end:
-        raise Unreadable("it belongs to another key")
+        raise Unreadable("it belongs elsewhere")
     if length != len(value) - HEADER.size or not records:
         raise Unreadable("its length is wrong")
     return head

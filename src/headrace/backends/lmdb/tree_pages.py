@@ -238,10 +238,10 @@ class _Walk:
 
 def _nodes(page: bytes, number: int, is_leaf: bool) -> list[_Node]:
     """The nodes of a page. They must fill it from ``upper`` to its end, without gap or overlap."""
-    told, _, flags, lower, upper = _PAGE.unpack_from(page)
+    own_number, _, flags, lower, upper = _PAGE.unpack_from(page)
     kind = _LEAF if is_leaf else _BRANCH
-    if told != number or flags != kind:
-        raise Unsound(f"page {number}: it says page {told}, flags {flags:#x}")
+    if own_number != number or flags != kind:
+        raise Unsound(f"page {number}: it says page {own_number}, flags {flags:#x}")
     count = (lower - PAGE_HEADER) // 2
     if lower < PAGE_HEADER or lower % 2 or not lower <= upper <= len(page) or not count:
         raise Unsound(f"page {number}: bounds {lower} and {upper}")

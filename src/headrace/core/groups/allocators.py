@@ -142,7 +142,7 @@ def _owners(
     owners: dict[ShardId, str] = {}
     for name, mine in said.items():
         if name not in streams:
-            raise _bad(allocator, f"gave shards to {name!r}, who is no member")
+            raise _bad(allocator, f"gave shards to {name!r}, which is no member")
         if not isinstance(mine, Collection) or isinstance(mine, str | bytes):
             raise _bad(allocator, f"gave {name} {mine!r}, not a collection of shards")
         for item in mine:
@@ -153,7 +153,7 @@ def _owners(
             if shard in owners:
                 raise _bad(allocator, f"gave {shard} twice, to {owners[shard]} and to {name}")
             if shard.stream not in streams[name]:
-                raise _bad(allocator, f"gave {shard} to {name}, who does not subscribe to it")
+                raise _bad(allocator, f"gave {shard} to {name}, which does not subscribe to it")
             owners[shard] = name
     return owners
 
@@ -167,7 +167,9 @@ def _check_shares(allocator: Allocator, members: Members, shards: Shards, owners
     takers = {stream: m.name for m in members if counts[m.name] < cap for stream in m.streams}
     for shard in shards:
         if shard not in owners and shard.stream in takers:
-            raise _bad(allocator, f"gave {shard} to nobody; {takers[shard.stream]} could take it")
+            raise _bad(
+                allocator, f"gave {shard} to no member; {takers[shard.stream]} could take it"
+            )
 
 
 def _bad(allocator: Allocator, why: str) -> BadAllocation:

@@ -132,9 +132,9 @@ def decoded(data: bytes, allocator: Resolver) -> Entry:
 def whole(name: str, snapshots: Iterable[Group], entries: Sequence[Entry]) -> Group | None:
     """The earliest snapshot from which every event up to the last one is kept; the group before its
     first change counts as a snapshot too."""
-    told = {entry.version for entry in entries if entry.event is not None}
+    kept_versions = {entry.version for entry in entries if entry.event is not None}
     first = max((entry.version for entry in entries), default=0)
-    while first in told:
+    while first in kept_versions:
         first -= 1
     begun = [group for group in (Group(name), *snapshots) if group.version >= first]
     return min(begun, key=lambda group: group.version, default=None)
