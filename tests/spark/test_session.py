@@ -63,7 +63,7 @@ def no_java_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     def launch(conf: object) -> NoReturn:
         raise AssertionError("Java would have been started")
 
-    monkeypatch.setattr(session, "_active", lambda: None)
+    monkeypatch.setattr(session, "_active_session", lambda: None)
     monkeypatch.setattr(session, "launch_java", launch)
 
 
