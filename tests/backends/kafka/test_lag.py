@@ -13,7 +13,7 @@ from headrace.backends.kafka.groups import kept_groups
 from headrace.testing.children import until
 from headrace.tools.kafka_node import Broker
 from tests.backends.kafka.commands import Kafka
-from tests.backends.kafka.hubs import Place
+from tests.backends.kafka.hubs import KafkaPlace
 
 STREAM = "shop/orders"
 
@@ -170,7 +170,7 @@ def test_groups_of_other_hubs_and_of_copies_are_not_told(
 ) -> None:
     kafka.commit(kafka.group("billing"), STREAM, {0: 1})
     kafka.commit(f"headrace-copy.{kafka.prefix}", STREAM, {0: 1})
-    elsewhere = Place(broker)
+    elsewhere = KafkaPlace(broker)
     elsewhere.make_topic("x")
     elsewhere.commit(kafka.group("elsewhere"), "x", {0: 0})
     try:

@@ -33,17 +33,17 @@ from headrace.core.records.batch import Batch, Row
 from headrace.testing.children import Child, until
 from headrace.testing.contracts.backend_under_test import WAIT_S
 from headrace.tools.bench.usage import memory
-from tests.backends.kafka.hubs import Place
+from tests.backends.kafka.hubs import KafkaPlace
 
 
 @pytest.fixture
-def hub(place: Place) -> Iterator[headrace.Hub]:
+def hub(place: KafkaPlace) -> Iterator[headrace.Hub]:
     with headrace.open(place.url) as hub:
         yield hub
 
 
 @pytest.fixture
-def plain(place: Place) -> Iterator[headrace.Hub]:
+def plain(place: KafkaPlace) -> Iterator[headrace.Hub]:
     with headrace.open(f"{place.url}?native=false") as hub:
         yield hub
 
@@ -57,7 +57,7 @@ def test_it_is_built_and_used_unless_told_otherwise(hub: headrace.Hub, plain: he
 
 
 def test_where_it_was_not_built_all_goes_on_without_it(
-    place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    place: KafkaPlace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(native_module, "LIBRARY", tmp_path / "columns.so")
     missing = native_module.load_native.__wrapped__()
@@ -78,7 +78,7 @@ def test_one_that_was_built_of_another_source_is_not_used(
     assert native_module.load_native.__wrapped__() is None
 
 
-def test_a_word_that_is_no_truth_value_is_refused(place: Place) -> None:
+def test_a_word_that_is_no_truth_value_is_refused(place: KafkaPlace) -> None:
     with pytest.raises(headrace.BadSetting, match="native 'perhaps': true or false"):
         headrace.open(f"{place.url}?native=perhaps")
 
@@ -100,7 +100,7 @@ def _row(dice: random.Random, headed: bool) -> Row:
 
 @pytest.mark.parametrize("headed", [False, True], ids=["plain", "with headers"])
 def test_what_is_read_is_the_same_both_ways(
-    place: Place, hub: headrace.Hub, plain: headrace.Hub, headed: bool
+    place: KafkaPlace, hub: headrace.Hub, plain: headrace.Hub, headed: bool
 ) -> None:
     """Whatever the fields hold, with gaps between offsets, in pieces of any size."""
     dice = random.Random(11)
@@ -193,7 +193,7 @@ def test_timestamps_go_with_records_that_are_sent_as_columns(hub: headrace.Hub) 
     assert found.cast(pa.int64()).to_pylist() == [1000 * at for at in times]
 
 
-def test_a_client_that_takes_no_more_for_now_is_waited_for(place: Place) -> None:
+def test_a_client_that_takes_no_more_for_now_is_waited_for(place: KafkaPlace) -> None:
     few = {"queue.buffering.max.messages": 50}
     with headrace.open(place.url, settings=few) as hub:
         stream = hub.create_stream("a", shards=1)
@@ -345,7 +345,7 @@ print("went on")
 """
 
 
-def test_a_client_whose_partition_is_gone_does_not_end_the_process(place: Place) -> None:
+def test_a_client_whose_partition_is_gone_does_not_end_the_process(place: KafkaPlace) -> None:
     """It complains in the call that takes records, and Python is not to be called back there."""
     with Child(["-c", GONE, place.url]) as child:
         assert child.output() == "went on\n"
@@ -393,7 +393,7 @@ def test_what_was_taken_before_an_exception_is_given_back(hub: headrace.Hub) -> 
 @pytest.mark.parametrize("native", ["true", "false"])
 @pytest.mark.parametrize("most", [1, 3, 5, 1000])
 def test_a_record_that_cannot_be_taken_apart_is_named_and_can_be_passed(
-    place: Place, native: str, most: int
+    place: KafkaPlace, native: str, most: int
 ) -> None:
     """Other clients write headers whose names are no UTF-8."""
     with headrace.open(f"{place.url}?native={native}") as hub:
@@ -421,7 +421,7 @@ def test_a_record_that_cannot_be_taken_apart_is_named_and_can_be_passed(
 
 @pytest.mark.parametrize("native", ["true", "false"])
 def test_what_the_client_complains_about_behind_records_comes_behind_them(
-    place: Place, native: str
+    place: KafkaPlace, native: str
 ) -> None:
     with headrace.open(f"{place.url}?native={native}") as hub:
         stream = hub.create_stream("a", shards=1)

@@ -18,17 +18,17 @@ from headrace.backends.kafka.reading.listed import ListedRecords
 from headrace.ops.doctor import find_damage
 from headrace.testing.contracts.backend_under_test import WAIT_S
 from headrace.tools.kafka_node import Broker
-from tests.backends.kafka.hubs import Place
+from tests.backends.kafka.hubs import KafkaPlace
 
 
 @pytest.fixture(params=["true", "false"], ids=["native", "messages"])
-def hub(place: Place, request: pytest.FixtureRequest) -> Iterator[headrace.Hub]:
+def hub(place: KafkaPlace, request: pytest.FixtureRequest) -> Iterator[headrace.Hub]:
     with headrace.open(f"{place.url}?native={request.param}") as hub:
         yield hub
 
 
 @pytest.fixture
-def damaged(place: Place, hub: headrace.Hub, broker: Broker) -> headrace.Stream:
+def damaged(place: KafkaPlace, hub: headrace.Hub, broker: Broker) -> headrace.Stream:
     """Three batches of ten records; a bit of the second is another one."""
     stream = hub.create_stream("a", shards=1)
     for batch in range(3):
@@ -55,7 +55,7 @@ def test_a_damaged_batch_is_named_and_what_lies_behind_it_is_read(damaged: headr
 
 
 def test_what_comes_with_the_news_of_damage_is_not_handed_out_before_it(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: KafkaPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The client may find its way behind a damaged batch by chance."""
     offsets = [*range(10), *range(20, 30)]
@@ -91,7 +91,7 @@ NARROW = {
 @pytest.mark.parametrize("native", ["true", "false"])
 @pytest.mark.parametrize("follow", [True, False])
 def test_an_answer_larger_than_the_client_takes_is_told_with_the_limit(
-    place: Place, native: str, follow: bool
+    place: KafkaPlace, native: str, follow: bool
 ) -> None:
     with headrace.open(place.url) as wide:
         stream = wide.create_stream("a", shards=1)
@@ -128,7 +128,7 @@ def test_an_answer_larger_than_the_client_takes_is_told_with_the_limit(
     ],
 )
 def test_a_header_of_ours_that_others_wrote_is_a_header_like_any_other(
-    place: Place, hub: headrace.Hub, packed: bytes
+    place: KafkaPlace, hub: headrace.Hub, packed: bytes
 ) -> None:
     stream = hub.create_stream("a", shards=1)
     producer = Producer({"bootstrap.servers": place.bootstrap})

@@ -27,7 +27,7 @@ from headrace.core.records.batch import Batch, Row
 from headrace.testing.children import until
 from headrace.testing.contracts.backend_under_test import WAIT_S
 from headrace.tools.kafka_node import Broker
-from tests.backends.kafka.hubs import Place
+from tests.backends.kafka.hubs import KafkaPlace
 
 READ, WRITE, DESCRIBE = AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE
 SETTINGS = AclOperation.DESCRIBE_CONFIGS
@@ -46,7 +46,7 @@ ALL = AclBindingFilter(
 class Rights:
     """Of ann, who has none at first; whoever comes without a name may do everything."""
 
-    def __init__(self, broker: Broker, place: Place) -> None:
+    def __init__(self, broker: Broker, place: KafkaPlace) -> None:
         self.place = place
         self.admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
         self._url = f"kafka://{broker.address('SASL')}/{place.prefix}"
@@ -100,7 +100,7 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 @pytest.fixture
 def rights(strict: Broker) -> Iterator[Rights]:
-    place = Place(strict)
+    place = KafkaPlace(strict)
     rights = Rights(strict, place)
     yield rights
     rights.revoke_all()
