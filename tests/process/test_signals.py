@@ -96,7 +96,7 @@ def test_a_handler_that_raises_leaves_a_hub_that_can_be_closed_and_opened(tmp_pa
     assert done.stdout == "True [b'still']\n", done.stderr
 
 
-def test_a_place_whose_frame_is_gone_keeps_nobody_out() -> None:
+def test_a_lock_whose_frame_is_gone_is_free() -> None:
     gate = MapLock()
     place = Place()
     gate.enter(place)
@@ -114,7 +114,7 @@ def test_a_place_whose_frame_is_gone_keeps_nobody_out() -> None:
     waiting.join()
 
 
-def test_a_cut_writer_file_kills_nobody(tmp_path: Path) -> None:
+def test_a_truncated_writer_file_kills_no_process(tmp_path: Path) -> None:
     with headrace.open(tmp_path / "hub") as hub:
         stream = hub.create_stream("a", shards=1)
         os.truncate(tmp_path / "hub" / "writer", 0)

@@ -30,7 +30,7 @@ def hub(place: KafkaPlace) -> Iterator[headrace.Hub]:
 
 
 @pytest.mark.parametrize("native", ["true", "false"])
-def test_ids_are_exact_though_the_client_is_full_again_and_again(
+def test_ids_are_exact_while_the_queue_of_the_client_is_full(
     place: KafkaPlace, native: str
 ) -> None:
     few = {"queue.buffering.max.messages": 500}
@@ -103,7 +103,7 @@ def refuses(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes, int], None]:
     ],
     ids=["too large", "unknown"],
 )
-def test_what_the_client_refuses_is_no_concern_of_other_appends(
+def test_a_record_that_the_client_refuses_does_not_affect_other_appends(
     hub: headrace.Hub, refuses: Callable[[bytes, int], None], code: int, error: type[Exception]
 ) -> None:
     refuses(b"bad", code)
@@ -151,7 +151,7 @@ def test_a_stream_with_more_shards_than_before_takes_records_at_once(
 
 @pytest.mark.parametrize("shards", [1, 4])
 @pytest.mark.parametrize("each", [True, False])
-def test_who_is_refused_in_the_middle_is_told_that_some_is_written(
+def test_an_append_refused_in_the_middle_raises_unknown_outcome(
     place: KafkaPlace, shards: int, each: bool
 ) -> None:
     place.make_topic("a", shards, message_timestamp_after_max_ms="1000")
@@ -200,7 +200,7 @@ def test_a_large_record_among_small_ones_is_refused_before_anything_is_sent(
 @pytest.mark.parametrize(
     ("asked", "topic_takes", "size"), [(50_000, 200_000, 50_000), (500_000, 200_000, 200_000)]
 )
-def test_batches_are_as_large_as_was_asked_for_and_the_topic_takes(
+def test_batches_are_as_large_as_the_setting_and_the_topic_allow(
     place: KafkaPlace, monkeypatch: pytest.MonkeyPatch, asked: int, topic_takes: int, size: int
 ) -> None:
     place.make_topic("a", max_message_bytes=str(topic_takes))

@@ -40,7 +40,7 @@ for thread in threads:
 @pytest.mark.parametrize("native", ["true", "false"])
 @pytest.mark.parametrize("made_anew", [True, False], ids=["made anew", "gone"])
 @pytest.mark.parametrize("followers", [3, 2])
-def test_who_follows_another_stream_goes_on(
+def test_a_follower_of_another_stream_goes_on(
     place: KafkaPlace, followers: int, made_anew: bool, native: str
 ) -> None:
     """And the process: a client whose partition is gone calls back wherever it is asked."""

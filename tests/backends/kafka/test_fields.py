@@ -60,7 +60,7 @@ ROWS = st.builds(
 
 
 @given(ROWS)
-def test_whatever_a_record_holds_its_headers_are_told_apart(row: Row) -> None:
+def test_own_headers_and_ours_are_told_apart_in_any_record(row: Row) -> None:
     (message,) = outgoing(Batch(rows=[row]))
     headers, extra = split_headers(message.headers or [])
     assert headers == row.headers
@@ -84,7 +84,7 @@ def test_random_records_survive_the_broker(hub: headrace.Hub) -> None:
     survives()
 
 
-def test_records_of_others_are_read_with_kafkas_own_fields(
+def test_records_of_other_programs_are_read_with_kafkas_own_fields(
     place: KafkaPlace, hub: headrace.Hub
 ) -> None:
     topic = place.make_topic("theirs", 2, message_timestamp_after_max_ms=str(2**63 - 1))
@@ -113,7 +113,9 @@ def test_a_header_that_the_client_would_cut_is_refused(hub: headrace.Hub) -> Non
     assert stream.bounds(0) == Bounds(0, 0)
 
 
-def test_keys_go_where_the_java_client_puts_them(place: KafkaPlace, hub: headrace.Hub) -> None:
+def test_keys_go_to_the_partition_that_the_java_client_chooses(
+    place: KafkaPlace, hub: headrace.Hub
+) -> None:
     """librdkafka's partitioner of that name is the Java producer's."""
     topic = place.make_topic("a", 7)
     keys = [random.Random(3).randbytes(n % 23) for n in range(300)]

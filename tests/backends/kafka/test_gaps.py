@@ -28,7 +28,7 @@ def gaps(place: KafkaPlace, hub: headrace.Hub) -> headrace.Stream:
 GAPS = {0: b"0", 1: b"1", 2: b"2", 7: b"3", 8: b"4", 9: b"5", 10: b"6"}
 
 
-def test_aborted_records_are_not_read_and_a_read_ends_behind_the_last_mark(
+def test_aborted_records_are_not_read_and_a_read_ends_behind_the_last_marker(
     gaps: headrace.Stream, hub: headrace.Hub
 ) -> None:
     assert values_by_offset(gaps) == GAPS
@@ -66,7 +66,7 @@ def test_a_shard_of_nothing_but_aborted_records_reads_as_empty(
     assert (list(reading.batches), reading.next) == ([], 6)
 
 
-def test_what_an_open_transaction_wrote_comes_when_it_is_committed(
+def test_records_of_an_open_transaction_are_read_when_it_is_committed(
     place: KafkaPlace, hub: headrace.Hub
 ) -> None:
     stream = hub.create_stream("a", shards=1)

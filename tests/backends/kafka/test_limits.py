@@ -44,7 +44,7 @@ def test_many_small_records_go_into_a_topic_of_small_batches(
     assert stream.bounds(0) == Bounds(0, 5_000)
 
 
-def test_a_limit_raised_by_others_is_noticed(place: KafkaPlace, hub: headrace.Hub) -> None:
+def test_a_limit_raised_by_another_program_is_noticed(place: KafkaPlace, hub: headrace.Hub) -> None:
     place.make_topic("small", max_message_bytes="20000")
     stream = hub.stream("small")
     with pytest.raises(headrace.BadRecord, match="at most 19"):
@@ -54,7 +54,7 @@ def test_a_limit_raised_by_others_is_noticed(place: KafkaPlace, hub: headrace.Hu
     assert stream.bounds(0).end == 1
 
 
-def test_a_limit_lowered_by_others_meanwhile_is_told_by_the_broker(
+def test_a_limit_lowered_meanwhile_is_enforced_by_the_broker(
     place: KafkaPlace, hub: headrace.Hub
 ) -> None:
     stream = hub.create_stream("a", shards=1)
@@ -99,7 +99,7 @@ def test_a_record_larger_than_a_reader_allows_is_named_and_can_be_passed(
     assert [len(record.data or b"") for record in stream.read(1)] == [6, 2_000_000, 5]
 
 
-def test_as_much_is_fetched_at_once_as_was_asked_for(
+def test_a_fetch_is_as_large_as_the_setting_says(
     place: KafkaPlace, hub: headrace.Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cursors, "IDLE_S", 600.0)  # who is slow does not lose what was fetched
@@ -135,9 +135,7 @@ def test_a_full_queue_of_the_client_is_waited_for(place: KafkaPlace, hub: headra
     assert [int(value) for value in values_by_offset(hub.stream("a")).values()] == wanted
 
 
-def test_a_record_that_the_broker_refuses_is_not_lost_silently_among_others(
-    place: KafkaPlace, hub: headrace.Hub
-) -> None:
+def test_a_refused_record_among_others_raises(place: KafkaPlace, hub: headrace.Hub) -> None:
     """Only the first and the last report: what the broker refuses between them must be told."""
     place.make_topic("a", message_timestamp_after_max_ms="1000")
     with headrace.open(place.url, settings={"batch.num.messages": 1}) as other:

@@ -22,7 +22,7 @@ from headrace.testing.contracts.backend_under_test import WAIT_S
 from tests.backends.kafka.hubs import KafkaPlace, values_by_offset
 
 
-def test_ids_are_exact_though_others_write_between(place: KafkaPlace, hub: headrace.Hub) -> None:
+def test_ids_are_exact_while_other_programs_write(place: KafkaPlace, hub: headrace.Hub) -> None:
     stream = hub.create_stream("a", shards=1)
     start = threading.Barrier(3)
 
@@ -60,7 +60,7 @@ def _slices(stream: headrace.Stream, slices: list[headrace.Slice]) -> Iterator[t
             yield record.offset, record.value
 
 
-def test_more_readers_than_clients_are_kept_read_each_their_own(hub: headrace.Hub) -> None:
+def test_more_readers_than_kept_cursors_read_their_own_records(hub: headrace.Hub) -> None:
     stream = hub.create_stream("a", shards=1)
     stream.append_many([(b"%d" % i, "k") for i in range(60)])
     readers = [stream.read(0, i, max_records=1) for i in range(IDLE_MAX + 4)]
@@ -73,7 +73,7 @@ def _interrupted(*_: object) -> list[int]:
     raise KeyboardInterrupt
 
 
-def test_what_a_failed_read_had_taken_comes_again(
+def test_records_taken_by_a_failed_read_are_read_again(
     hub: headrace.Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = hub.create_stream("a", shards=1)
@@ -89,7 +89,7 @@ def test_what_a_failed_read_had_taken_comes_again(
     assert list(batch.offsets) == list(range(5, 30))
 
 
-def test_a_read_that_was_under_way_while_records_were_trimmed_hands_out_none_of_them(
+def test_a_read_during_a_trim_returns_no_trimmed_record(
     hub: headrace.Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = hub.create_stream("a", shards=1)
@@ -125,7 +125,7 @@ def test_clients_end_with_the_hub(place: KafkaPlace) -> None:
     until(lambda: threads() <= before + 1, "no thread is left behind", WAIT_S)
 
 
-def test_what_is_missing_is_published_with_its_reason(hub: headrace.Hub) -> None:
+def test_missing_capabilities_are_published_with_their_reasons(hub: headrace.Hub) -> None:
     missing = hub.capabilities.missing
     offered = [name for name in CAPABILITIES if name not in missing]
     assert offered == ["copying", "durable", "processes", "remote", "trim"]
@@ -184,14 +184,14 @@ with headrace.open(sys.argv[1]) as hub:
 
 @pytest.mark.parametrize("native", ["true", "false"])
 @pytest.mark.parametrize("does", ["nothing", "drops it", "opens its own"])
-def test_a_child_of_a_process_with_a_hub_ends_as_it_should(
+def test_a_child_of_a_process_with_a_hub_ends_cleanly(
     place: KafkaPlace, does: str, native: str
 ) -> None:
     url = f"{place.url}?native={native}"
     assert subprocess.run([sys.executable, "-c", CHILD, url, does], timeout=60).returncode == 0
 
 
-def test_clients_end_with_a_hub_that_nobody_closed(place: KafkaPlace) -> None:
+def test_clients_end_with_a_hub_that_was_not_closed(place: KafkaPlace) -> None:
     def threads() -> int:
         return len(os.listdir("/proc/self/task"))
 

@@ -26,7 +26,7 @@ from headrace.testing.contracts.backend_under_test import WAIT_S
 from tests.backends.kafka.hubs import KafkaPlace, values_by_offset
 
 
-def test_names_and_topics_stand_for_each_other(place: KafkaPlace, hub: headrace.Hub) -> None:
+def test_each_name_of_a_stream_has_one_topic(place: KafkaPlace, hub: headrace.Hub) -> None:
     made = ["shop/orders", "shop-orders", "a.b", "c_d", "A"]
     for name in made:
         hub.create_stream(name, shards=1)
@@ -47,7 +47,7 @@ def test_names_and_topics_stand_for_each_other(place: KafkaPlace, hub: headrace.
                 whole.stream(hidden)
 
 
-def test_a_dot_and_an_underscore_in_one_place_collide_and_that_is_said(hub: headrace.Hub) -> None:
+def test_names_that_differ_in_a_dot_and_an_underscore_are_refused(hub: headrace.Hub) -> None:
     hub.create_stream("a.b")
     with pytest.raises(headrace.BadName, match=r"'a_b': Kafka refuses it: .*collide"):
         hub.create_stream("a_b")
@@ -71,7 +71,7 @@ def _die(*_: object, **__: object) -> Any:
     raise _DiedError
 
 
-def test_a_creator_that_died_half_way_leaves_a_stream_as_it_should_be(
+def test_a_creator_that_dies_half_way_leaves_a_described_stream(
     place: KafkaPlace, hub: headrace.Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as dying:
@@ -84,7 +84,7 @@ def test_a_creator_that_died_half_way_leaves_a_stream_as_it_should_be(
     assert (info.codec, info.routing, len(info.shards)) == ("json", "java-hash", 3)
 
 
-def test_what_a_creator_meant_that_died_before_it_created_is_not_said_of_a_topic_of_others(
+def test_a_draft_without_a_topic_does_not_describe_another_programs_topic(
     place: KafkaPlace, hub: headrace.Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub.create_stream("other", shards=1)
@@ -97,7 +97,7 @@ def test_what_a_creator_meant_that_died_before_it_created_is_not_said_of_a_topic
     assert (info.codec, info.routing) == ("bytes", "murmur2")
 
 
-def test_of_two_who_create_one_name_the_winner_says_what_it_is_from_the_first_moment(
+def test_of_two_creators_of_one_name_the_winner_describes_the_stream(
     place: KafkaPlace, hub: headrace.Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also to those who look before the winner has ended, and after the loser has."""
@@ -129,7 +129,7 @@ def test_of_two_who_create_one_name_the_winner_says_what_it_is_from_the_first_mo
     assert seen == ["json"] * 3
 
 
-def test_a_stream_that_is_created_while_one_of_that_name_is_deleted_keeps_what_it_is(
+def test_a_stream_created_while_its_namesake_is_deleted_keeps_its_description(
     place: KafkaPlace, hub: headrace.Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub.create_stream("a", shards=1)
@@ -160,7 +160,7 @@ def test_a_deleted_stream_leaves_no_description(place: KafkaPlace, hub: headrace
     assert found == Description()
 
 
-def test_a_creation_that_nobody_answered_may_have_happened_and_is_then_as_it_should_be(
+def test_a_creation_without_an_answer_leaves_a_described_stream_or_none(
     place: KafkaPlace, hub: headrace.Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = AdminClient.create_topics
@@ -197,7 +197,7 @@ def _unreachable(*_: object) -> list[int]:
     raise headrace.Unreachable("no broker answers")
 
 
-def test_a_topic_made_anew_by_others_is_not_taken_for_the_old_one(
+def test_a_topic_created_anew_is_not_taken_for_the_old_one(
     place: KafkaPlace, hub: headrace.Hub
 ) -> None:
     old = hub.create_stream("a", shards=1, codec="json")
@@ -217,7 +217,7 @@ def test_a_topic_made_anew_by_others_is_not_taken_for_the_old_one(
         old.read(0)
 
 
-def test_a_read_that_took_long_hands_out_nothing_of_a_stream_made_anew(
+def test_a_long_read_returns_nothing_of_a_stream_created_anew(
     place: KafkaPlace, hub: headrace.Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = hub.create_stream("a", shards=1)
@@ -244,7 +244,7 @@ def test_a_read_that_took_long_hands_out_nothing_of_a_stream_made_anew(
     ],
     ids=["trim", "copying", "read"],
 )
-def test_a_stream_made_anew_is_not_harmed_by_who_takes_it_for_the_old_one(
+def test_calls_with_an_old_stream_do_not_change_the_one_created_anew(
     place: KafkaPlace,
     hub: headrace.Hub,
     monkeypatch: pytest.MonkeyPatch,
@@ -284,7 +284,7 @@ class AllOrNothing:
 
 
 @pytest.mark.parametrize("as_a_whole", [True, False])
-def test_what_is_not_there_does_not_hide_what_is(
+def test_a_missing_partition_does_not_hide_existing_ones(
     place: KafkaPlace, hub: headrace.Hub, as_a_whole: bool
 ) -> None:
     stream = hub.create_stream("a", shards=1)
@@ -295,5 +295,5 @@ def test_what_is_not_there_does_not_hide_what_is(
         offsets._asker.client = AllOrNothing(offsets._asker.client)
     for asked in ([there, *gone], [*gone, there, there], [gone[0], there], [gone[1], there]):
         wanted = [1 if partition == there else GONE for partition in asked]
-        assert offsets.ends(asked, 0.0) == wanted
-    assert offsets.ends(gone, 0.0) == [GONE] * 2
+        assert offsets.ask_ends(asked, 0.0) == wanted
+    assert offsets.ask_ends(gone, 0.0) == [GONE] * 2
