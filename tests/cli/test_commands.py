@@ -65,7 +65,8 @@ def test_one_record_is_counted_in_the_singular(orders: Shell) -> None:
 
 
 def test_a_stream_that_is_there_keeps_its_shards_and_says_so(orders: Shell) -> None:
-    assert "exists already" in orders.fails("stream", "create", "shop/orders", "--codec", "json")
+    told = orders.fails("stream", "create", "shop/orders", "--codec", "json")
+    assert "exists already: take it as it is with exist_ok=True (--exist-ok)" in told
     out, _ = orders(
         "stream", "create", "shop/orders", "--codec", "json", "--shards", "12", "--exist-ok"
     )

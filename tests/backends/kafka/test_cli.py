@@ -43,7 +43,8 @@ def test_a_stream_is_created_listed_shown_and_deleted(kafka: Kafka) -> None:
         (0, 0, 0), (1, 0, 0), (2, 0, 0),
     ]  # fmt: skip
     assert "say --yes" in kafka.fails("stream", "delete", STREAM)
-    assert "exists already" in kafka.fails("stream", "create", STREAM)
+    told = kafka.fails("stream", "create", STREAM)
+    assert "exists already: take it as it is with exist_ok=True (--exist-ok)" in told
     kafka("stream", "delete", STREAM, "--yes")
     assert kafka.json("stream", "list") == []
     assert "no stream" in kafka.fails("stream", "show", STREAM)

@@ -131,7 +131,7 @@ def test_a_new_copy_fences_the_one_before(broker: Broker, topic: str) -> None:
     copy_numbers(older, 50)
     with closing(copying(broker.bootstrap, topic)) as newer:
         for _ in range(2):
-            with pytest.raises(Fenced, match=topic):
+            with pytest.raises(Fenced, match=f"another copy into {topic}:0 has taken over"):
                 older.append(numbers(50, 60), 60)
         older.close()
         copy_numbers(newer, 80)
