@@ -9,7 +9,7 @@ RECORDS ?= 100000
 # Which tests run where; tests/test_makefile.py sees to it that each runs once.
 GOLDEN := backends/lmdb/test_golden.py
 CONTRACTS := backends/test_contract.py $(GOLDEN) codec
-KAFKA := contract native log copying reading lag settings
+KAFKA := contract native gaps limits fields topics sharing copying reading lag settings
 DOORS := tools testing harness/proof cli test_docs.py
 BESIDE := backends/kafka engines spark $(DOORS)
 LATER := backends/lmdb $(BESIDE)

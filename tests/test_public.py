@@ -110,6 +110,13 @@ def test_importing_it_loads_nothing_heavy() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_importing_it_loads_no_other_module() -> None:
+    """It takes a few milliseconds, and Ctrl-C has hardly a moment before a command handles it."""
+    code = "import sys; before = {*sys.modules}; import headrace; print({*sys.modules} - before)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "{'headrace'}"
+
+
 def test_a_memory_hub_needs_no_lmdb() -> None:
     code = "import sys, headrace; headrace.open('memory:'); print('lmdb' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -8,74 +8,80 @@
 [{'id': 1}]
 """
 
-from __future__ import annotations
+TYPE_CHECKING = False
+"""True for type checkers. Not from ``typing``, which takes longer to load than this module."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-from headrace.core.errors import (
-    AccessRefused,
-    BadAllocation,
-    BadBatch,
-    BadHub,
-    BadName,
-    BadOutput,
-    BadQuantity,
-    BadRecord,
-    BadRecordId,
-    BadSetting,
-    BadStored,
-    BadTopology,
-    BadValue,
-    Closed,
-    Contended,
-    Damaged,
-    DiskFull,
-    Fenced,
-    ForeignStore,
-    ForkedHandle,
-    GroupInUse,
-    HeadraceError,
-    HubBusy,
-    Invalid,
-    LaneLost,
-    NetworkFilesystem,
-    NewerFormat,
-    NoHub,
-    NoRetry,
-    NotDurable,
-    OffsetOutOfRange,
-    RecordTooLarge,
-    Refused,
-    Replaced,
-    Retryable,
-    Rewind,
-    SequenceForgotten,
-    ShardClosed,
-    StoreGone,
-    StreamExists,
-    TruncatedStore,
-    UnknownAllocator,
-    UnknownCodec,
-    UnknownGroup,
-    UnknownOutcome,
-    UnknownShard,
-    UnknownStream,
-    Unreachable,
-    Unsupported,
-)
-from headrace.core.model import Bounds, Flag, Record, RecordId, Shard, ShardId, Slice, StreamInfo
-from headrace.core.records.watermark import Watermark
-
-if TYPE_CHECKING:  # what below is loaded when first asked for, told to type checkers
+if TYPE_CHECKING:
     from headrace.codec.registry import register_codec
     from headrace.consumers.consumer import Consumer
     from headrace.core.computations.computation import Computation, computation
     from headrace.core.computations.policy import Policy
     from headrace.core.computations.settings import RunSettings
     from headrace.core.computations.topology import Topology
+    from headrace.core.errors import (
+        AccessRefused,
+        BadAllocation,
+        BadBatch,
+        BadHub,
+        BadName,
+        BadOutput,
+        BadQuantity,
+        BadRecord,
+        BadRecordId,
+        BadSetting,
+        BadStored,
+        BadTopology,
+        BadValue,
+        Closed,
+        Contended,
+        Damaged,
+        DiskFull,
+        Fenced,
+        ForeignStore,
+        ForkedHandle,
+        GroupInUse,
+        HeadraceError,
+        HubBusy,
+        Invalid,
+        LaneLost,
+        NetworkFilesystem,
+        NewerFormat,
+        NoHub,
+        NoRetry,
+        NotDurable,
+        OffsetOutOfRange,
+        RecordTooLarge,
+        Refused,
+        Replaced,
+        Retryable,
+        Rewind,
+        SequenceForgotten,
+        ShardClosed,
+        StoreGone,
+        StreamExists,
+        TruncatedStore,
+        UnknownAllocator,
+        UnknownCodec,
+        UnknownGroup,
+        UnknownOutcome,
+        UnknownShard,
+        UnknownStream,
+        Unreachable,
+        Unsupported,
+    )
     from headrace.core.groups.allocators import Allocator, capped, kiel
+    from headrace.core.model import (
+        Bounds,
+        Flag,
+        Record,
+        RecordId,
+        Shard,
+        ShardId,
+        Slice,
+        StreamInfo,
+    )
     from headrace.core.records.schema import SCHEMA
+    from headrace.core.records.watermark import Watermark
     from headrace.groups.admin import Groups
     from headrace.hub.hub import Hub
     from headrace.hub.opening import open
@@ -89,24 +95,35 @@ if TYPE_CHECKING:  # what below is loaded when first asked for, told to type che
 
 __version__ = "0.1.0"
 
-# Arrow and LMDB take their time to load: whoever only wants a name does not wait for them.
+# Nothing is loaded before a program uses a name: Arrow and LMDB take their time, and Ctrl-C while
+# they are loaded is handled by `headrace.__main__`, but only after this module is there.
+_ERRORS = "headrace.core.errors"
 _LATER = {
     "SCHEMA": "headrace.core.records.schema",
     "Allocator": "headrace.core.groups.allocators",
     "Appender": "headrace.streams.appender",
+    "Bounds": "headrace.core.model",
     "Computation": "headrace.core.computations.computation",
     "Consumer": "headrace.consumers.consumer",
     "Context": "headrace.lanes.context",
+    "Flag": "headrace.core.model",
     "Groups": "headrace.groups.admin",
     "Hub": "headrace.hub.hub",
     "Outputs": "headrace.lanes.outputs",
     "Pending": "headrace.streams.appender",
     "Policy": "headrace.core.computations.policy",
+    "Record": "headrace.core.model",
+    "RecordId": "headrace.core.model",
     "RunSettings": "headrace.core.computations.settings",
     "Running": "headrace.hub.run",
+    "Shard": "headrace.core.model",
+    "ShardId": "headrace.core.model",
+    "Slice": "headrace.core.model",
     "State": "headrace.lanes.state",
     "Stream": "headrace.streams.stream",
+    "StreamInfo": "headrace.core.model",
     "Topology": "headrace.core.computations.topology",
+    "Watermark": "headrace.core.records.watermark",
     "capped": "headrace.core.groups.allocators",
     "computation": "headrace.core.computations.computation",
     "kiel": "headrace.core.groups.allocators",
@@ -116,6 +133,7 @@ _LATER = {
     "run": "headrace.hub.run",
     "start": "headrace.hub.run",
 }
+"""The modules of the public names; those that are not listed are errors."""
 
 __all__ = [
     "SCHEMA",
@@ -203,12 +221,14 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:  # which would take any misspelt name for one of these
+if not TYPE_CHECKING:  # a type checker would take any misspelt name for one of these
 
-    def __getattr__(name: str) -> Any:
-        if name not in _LATER:
+    def __getattr__(name: str) -> object:
+        if name not in __all__:
             raise AttributeError(f"module 'headrace' has no attribute {name!r}")
-        found = globals()[name] = getattr(import_module(_LATER[name]), name)
+        from importlib import import_module
+
+        found = globals()[name] = getattr(import_module(_LATER.get(name, _ERRORS)), name)
         return found
 
 

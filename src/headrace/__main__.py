@@ -1,15 +1,18 @@
-"""``headrace`` and ``python -m headrace``: begun so that Ctrl-C while modules are loaded shows no
-trace."""
+"""The entry of ``headrace`` and ``python -m headrace``: loads the command, and ends without a trace
+if Ctrl-C comes meanwhile."""
 
 import sys
+
+INTERRUPTED = 130
 
 
 def main() -> None:
     try:
         from headrace.cli.main import main as run
+
+        run()
     except KeyboardInterrupt:
-        sys.exit(130)
-    run()
+        sys.exit(INTERRUPTED)
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ def test_a_stream_is_created_listed_shown_and_deleted(shell: Shell) -> None:
     assert json.loads(shell("stream", "list", "--json")[0]) == []
 
 
-def test_ranges_of_hashes_are_shown_where_keys_go_by_them(shell: Shell) -> None:
+def test_hash_ranges_are_shown_for_the_routing_that_uses_them(shell: Shell) -> None:
     shell("stream", "create", "a", "--shards", "2", "--routing", "murmur2")
     shards = json.loads(shell("stream", "show", "a", "--json")[0])["shards"]
     assert [(shard["hash_begin"], shard["hash_end"]) for shard in shards] == [(None, None)] * 2
@@ -60,12 +60,13 @@ runpy.run_module("headrace", run_name="__main__")
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
 
 
-def test_one_record_is_one_record(orders: Shell) -> None:
+def test_one_record_is_counted_in_the_singular(orders: Shell) -> None:
     assert orders("append", "shop/orders", given=b"{}\n")[1].endswith(": 1 record appended\n")
 
 
 def test_a_stream_that_is_there_keeps_its_shards_and_says_so(orders: Shell) -> None:
-    assert "exists already" in orders.fails("stream", "create", "shop/orders", "--codec", "json")
+    told = orders.fails("stream", "create", "shop/orders", "--codec", "json")
+    assert "exists already: take it as it is with exist_ok=True (--exist-ok)" in told
     out, _ = orders(
         "stream", "create", "shop/orders", "--codec", "json", "--shards", "12", "--exist-ok"
     )

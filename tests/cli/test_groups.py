@@ -152,7 +152,7 @@ def test_groups_are_listed(billing: Working) -> None:
     }
 
 
-def test_where_there_are_none_nothing_is_listed(working: Working) -> None:
+def test_an_empty_list_of_groups_says_so(working: Working) -> None:
     assert working.json("group", "list") == []
     assert working.json("lag") == []
     assert "no groups in" in working.shell("group", "list")[1]
@@ -190,7 +190,7 @@ def test_members_and_checkpoints_are_still_shown_when_all_processes_have_ended(
     assert [shard["checkpoint"] for shard in view["shards"]] == [4, None, None, 10]
 
 
-def test_lag_is_told_in_records_and_in_seconds(billing: Working) -> None:
+def test_lag_is_shown_in_records_and_in_seconds(billing: Working) -> None:
     (line,) = billing.json("lag")
     assert line.pop("lag_s") > 0
     assert line == {
@@ -211,7 +211,7 @@ def test_lag_is_told_in_records_and_in_seconds(billing: Working) -> None:
     assert "no stream 'other'" in billing.shell.fails("lag", "--stream", "other")
 
 
-def test_latency_is_told_with_the_key_of_the_record_just_read(billing: Working) -> None:
+def test_latency_is_shown_with_the_key_of_the_record_just_read(billing: Working) -> None:
     rows = billing.json("latency", "billing", "--verbose")
     assert [row["key"] for row in rows] == ["k3", None, None, None]
     assert rows[0]["latency_s"] > 0
@@ -219,7 +219,7 @@ def test_latency_is_told_with_the_key_of_the_record_just_read(billing: Working) 
     assert billing.json("latency")[0]["key"] == "k3"
 
 
-def test_the_history_tells_what_happened_and_what_moved(billing: Working) -> None:
+def test_the_history_shows_what_happened_and_what_moved(billing: Working) -> None:
     billing.coordinator.apply("billing", Evict("ann", 1, "dead"))
     rows = billing.json("group", "history", "billing")
     assert [(row["what"], row["moved"]) for row in rows] == [
@@ -235,7 +235,7 @@ def test_the_history_tells_what_happened_and_what_moved(billing: Working) -> Non
     assert "bob joined" in billing.shell("group", "history", "billing")[0]
 
 
-def test_it_is_explained_why_a_shard_is_where_it_is(billing: Working) -> None:
+def test_explain_says_why_a_shard_is_where_it_is(billing: Working) -> None:
     billing.join("eve")
     why = {
         row["shard"]: row["why"] for row in billing.json("group", "explain", "billing")["shards"]
@@ -256,7 +256,7 @@ def test_it_is_explained_why_a_shard_is_where_it_is(billing: Working) -> None:
     ]
 
 
-def test_what_a_strange_allocator_did_is_not_made_up(working: Working) -> None:
+def test_moves_of_an_unknown_allocator_are_not_explained(working: Working) -> None:
     own = Allocator("own", "3", deal=balanced.deal)
     working.coordinator = Coordinator(working.store, [own])
     working.join("ann", allocator=own)
@@ -397,7 +397,7 @@ def test_why_a_shard_is_stopped_is_shown_and_what_to_do(troubled: Working) -> No
     assert all(char.isprintable() for char in text.replace("\n", ""))
 
 
-def test_without_trouble_no_column_tells_of_it(billing: Working) -> None:
+def test_without_trouble_its_column_is_left_out(billing: Working) -> None:
     text, _ = billing.shell("group", "show", "billing")
     assert "trouble" not in text
     assert "stopped" not in text
@@ -410,7 +410,7 @@ def test_a_record_that_is_not_next_is_not_offered_to_be_left_out(troubled: Worki
     assert "group skip" not in text
 
 
-def test_it_is_explained_why_a_shard_is_stopped(troubled: Working) -> None:
+def test_explain_says_why_a_shard_is_stopped(troubled: Working) -> None:
     rows = troubled.json("group", "explain", "billing")["shards"]
     why = {row["shard"]: row["why"] for row in rows}
     assert "it was stopped at 20" in why["shop/orders:0"]

@@ -66,7 +66,7 @@ def test_a_broker_is_started_found_and_stopped(kafka: Kafka) -> None:
     kafka("stop", code=1)
 
 
-def test_where_none_runs_the_exit_code_is_1(kafka: Kafka) -> None:
+def test_without_a_running_broker_the_exit_code_is_1(kafka: Kafka) -> None:
     line = f"no Kafka runs in {kafka.directory}\n"
     assert kafka("status", code=1) == ("", line)
     assert kafka("stop", code=1) == ("", line)
@@ -111,7 +111,7 @@ def test_a_start_on_a_taken_port_leaves_nothing_behind(kafka: Kafka, tmp_path: P
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_what_cannot_be_fetched_is_one_line(
+def test_a_missing_java_is_one_line(
     kafka: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -120,7 +120,7 @@ def test_what_cannot_be_fetched_is_one_line(
     assert "Kafka runs on Java 17 or newer" in line
 
 
-def test_a_directory_of_somebody_else_is_left_alone(kafka: Kafka, tmp_path: Path) -> None:
+def test_a_directory_with_other_files_is_left_alone(kafka: Kafka, tmp_path: Path) -> None:
     foreign = tmp_path / "docs"
     foreign.mkdir()
     (foreign / "a.md").write_text("text")

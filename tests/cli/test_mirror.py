@@ -80,7 +80,7 @@ def test_a_program_gets_json(shop: Shop) -> None:
     assert shop.copied(name="shop/copy") == 200
 
 
-def test_in_a_pipe_it_says_how_far_it_is(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_a_pipe_progress_is_printed(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SAY_S", 0.0)
     monkeypatch.setattr(copied, "TURN_RECORDS", 50)
     _, err = shop("here", "there", NAME)
@@ -91,7 +91,7 @@ def test_in_a_pipe_it_says_how_far_it_is(shop: Shop, monkeypatch: pytest.MonkeyP
     assert err == ""
 
 
-def test_missing_records_are_told_and_passed_by_on_request(shop: Shop) -> None:
+def test_missing_records_are_an_error_and_skipped_on_request(shop: Shop) -> None:
     shop("here", "there", NAME)
     shop.append(20)
     with headrace.open("here") as hub:
@@ -144,7 +144,9 @@ def test_following_ends_with_a_sum(shop: Shop, ending: signal.Signals) -> None:
     assert (found["records"], found["complete"]) == (214, True)
 
 
-def test_interrupted_before_its_end_it_says_so(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_mirror_says_that_it_is_not_complete(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(copied, "TURN_RECORDS", 10)
     real = copied._Mirroring.turn
     turns: list[int] = []

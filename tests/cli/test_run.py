@@ -105,7 +105,7 @@ def test_options_reach_the_handler(shop: Shop) -> None:
     assert shop.invoices() == [{"id": 1, "currency": "EUR", "rate": "a=b"}]
 
 
-def test_a_stopped_shard_is_told_and_the_exit_code_is_1(shop: Shop) -> None:
+def test_a_stopped_shard_is_shown_and_the_exit_code_is_1(shop: Shop) -> None:
     shop.order({"id": 1}, {"bad": True}, {"id": 2})
     _, err = shop.run("--until-caught-up", code=1)
     assert err.count("Terminate computation: bill due to previous failure\n") == 1
@@ -162,7 +162,7 @@ def test_a_wrong_call_is_one_line(shop: Shop, arguments: list[str], message: str
     assert message in shop.shell.fails(*arguments)
 
 
-def test_a_source_that_nobody_made_is_taken_for_a_typing_error(shop: Shop) -> None:
+def test_a_missing_source_is_refused_as_misspelt(shop: Shop) -> None:
     (shop.shell.cwd / "typo.py").write_text(
         SHOP.replace("shop/orders", "shop/odrers").replace('"shop/odrers": json_codec, ', "")
     )
@@ -259,7 +259,7 @@ def test_a_dead_letter_that_cannot_be_decoded_is_shown_with_its_reason(shop: Sho
     assert "BadValue" in {h["name"]: h["value"] for h in letter["headers"]}["dead-letter-reason"]
 
 
-def test_what_stops_at_no_record_is_told_so(shop: Shop) -> None:
+def test_a_shard_stopped_at_no_record_is_shown_so(shop: Shop) -> None:
     text = (
         SHOP
         + """
@@ -283,7 +283,7 @@ topology = Topology(Audit)
     assert (told["record"], told["failed"]) == (None, 1)
 
 
-def test_what_the_way_to_java_raises_is_not_logged_with_a_trace_as_well() -> None:
+def test_errors_of_py4j_are_not_logged_with_a_trace() -> None:
     _log_to_stderr()
     for module, is_shown in (("java_gateway", False), ("clientserver", False), ("shop", True)):
         assert bool(logging.root.filter(logging.makeLogRecord({"module": module}))) is is_shown

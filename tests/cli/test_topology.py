@@ -125,7 +125,7 @@ def test_what_the_settings_file_says_is_shown(
         ([], "headrace: Missing argument 'FILE[:NAME]'"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(shell: Shell, arguments: list[str], says: str) -> None:
+def test_a_bad_topology_is_one_line(shell: Shell, arguments: list[str], says: str) -> None:
     Path("circle.py").write_text(
         "from headrace.core.computations.computation import computation\n"
         "@computation(inputs='a', outputs='b')\ndef there(record, out): ...\n"

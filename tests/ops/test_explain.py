@@ -82,7 +82,7 @@ HELD = built({0: held("A"), 1: held("A"), 2: held("B")}, "A", "B")
     ],
     ids=str,
 )
-def test_every_event_is_told_in_one_sentence(event: Event | None, sentence: str) -> None:
+def test_every_event_has_a_sentence(event: Event | None, sentence: str) -> None:
     assert event_sentence(event, HELD) == sentence
 
 
@@ -163,7 +163,7 @@ def _changes(group: Group, *events: Event) -> GroupChanges:
     return changes_of(group, steps)
 
 
-def test_every_turn_of_a_shard_is_changes() -> None:
+def test_every_change_of_a_shard_is_listed() -> None:
     begin = built({0: held("A")}, "A")
     changes = _changes(
         begin,
@@ -184,7 +184,7 @@ def test_every_turn_of_a_shard_is_changes() -> None:
     assert changes.note == ""
 
 
-def test_a_replay_that_does_not_end_at_the_group_tells_nothing() -> None:
+def test_a_replay_that_does_not_end_at_the_group_gives_no_changes() -> None:
     after = stepped(HELD, Leave("A", 1))
     steps = [(Entry(VERSION + 1, 0, Leave("A", 1)), HELD, after)]
     assert changes_of(after, steps).note == ""
@@ -194,7 +194,7 @@ def test_a_replay_that_does_not_end_at_the_group_tells_nothing() -> None:
     assert (changes.by_shard, changes.begin) == ({}, None)
 
 
-def test_what_happened_after_one_looked_is_left_out() -> None:
+def test_events_after_the_groups_version_are_left_out() -> None:
     first = stepped(HELD, Leave("A", 1))
     second = stepped(first, Leave("B", 1))
     changes = changes_of(
@@ -220,7 +220,7 @@ def test_shards_are_shown_as_ranges(shards: list[tuple[str, int]], text: str) ->
     assert shown_shards(ShardId(*shard) for shard in shards) == text
 
 
-def test_an_owner_whose_process_is_dead_is_told_as_dead() -> None:
+def test_an_owner_whose_process_is_dead_is_said_to_be_dead() -> None:
     group = built({0: held("A", 3)}, "A")
     assert "its process is dead" in why(at(0), group, {}, [], {"A"})
     assert "its process is dead" not in why(at(0), group, {}, [], {"B"})

@@ -151,8 +151,8 @@ def test_an_unknown_allocator_leaves_moves_unexplained(backend: LogAndStore) -> 
     waiting = coordinator_on(backend)
     waiting.apply(GROUP, Evict("A", 1, "dead"))
     assert reasons(knowing)[0] == (
-        "free since version 5 (A was evicted: its process is dead): not dealt yet: who changed "
-        "the group last does not know allocator own"
+        "free since version 5 (A was evicted: its process is dead): not dealt yet: the "
+        "member that changed the group last does not know allocator own"
     )
 
 

@@ -42,6 +42,6 @@ def test_streams_count_as_they_are_or_as_they_would_be_made() -> None:
         assert lanes(topology, hub, 4) == {"bill": 5, "index": 2}, "index takes no more than 2"
 
 
-def test_a_source_that_nobody_knows_is_said() -> None:
+def test_an_unknown_source_is_refused() -> None:
     with pytest.raises(UnknownStream, match="orders"):
         plan_lanes(Topology(bill), RunSettings(), None, 1)

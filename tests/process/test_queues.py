@@ -12,7 +12,7 @@ from headrace.process.queues import taken_within
 from headrace.process.wakeup import Wakeup
 
 
-def test_what_is_there_is_taken_and_what_comes_is_waited_for() -> None:
+def test_a_queued_item_is_taken_and_a_later_one_waited_for() -> None:
     queued: queue.SimpleQueue[int] = queue.SimpleQueue()
     queued.put(1)
     assert taken_within(queued, 0) == 1
@@ -39,7 +39,7 @@ def test_a_wait_for_a_queue_ends_although_its_time_is_over_at_once() -> None:
     assert _ends(threading.Thread(target=wait, daemon=True))
 
 
-def test_a_wait_for_a_bell_ends_although_its_time_is_over_at_once() -> None:
+def test_a_wait_for_a_wakeup_ends_although_its_time_is_over_at_once() -> None:
     bell = Wakeup()
 
     def wait() -> None:
@@ -49,7 +49,7 @@ def test_a_wait_for_a_bell_ends_although_its_time_is_over_at_once() -> None:
     assert _ends(threading.Thread(target=wait, daemon=True))
 
 
-def test_a_bell_rung_often_is_heard_once() -> None:
+def test_a_wakeup_rung_often_wakes_once() -> None:
     bell = Wakeup()
     bell.ring()
     bell.ring()

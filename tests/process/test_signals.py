@@ -114,7 +114,7 @@ def test_a_hold_whose_frame_is_gone_keeps_no_thread_out() -> None:
     waiting.join()
 
 
-def test_a_cut_writer_file_kills_nobody(tmp_path: Path) -> None:
+def test_a_truncated_writer_file_kills_no_process(tmp_path: Path) -> None:
     with headrace.open(tmp_path / "hub") as hub:
         stream = hub.create_stream("a", shards=1)
         os.truncate(tmp_path / "hub" / "writer", 0)

@@ -237,7 +237,7 @@ def test_lanes_run_on_the_executors_of_both_workers(
     check_exactly_once(hub)
 
 
-def test_an_executor_killed_in_the_middle_of_a_slice_costs_nothing(
+def test_an_executor_killed_in_a_slice_loses_and_doubles_nothing(
     cluster: SparkCluster, driver: Driver, hub: Hub, effects: Path, say: Say
 ) -> None:
     hurt = AboutToBeHurt(cluster, driver, hub, effects)
@@ -248,7 +248,7 @@ def test_an_executor_killed_in_the_middle_of_a_slice_costs_nothing(
     hurt.check(say)
 
 
-def test_an_executor_that_stands_still_until_it_is_given_up_and_then_goes_on_costs_nothing(
+def test_an_executor_that_stands_still_and_goes_on_later_loses_and_doubles_nothing(
     cluster: SparkCluster, driver: Driver, hub: Hub, effects: Path, say: Say
 ) -> None:
     hurt = AboutToBeHurt(cluster, driver, hub, effects)
@@ -260,7 +260,7 @@ def test_an_executor_that_stands_still_until_it_is_given_up_and_then_goes_on_cos
     hurt.check(say)
 
 
-def test_a_worker_killed_with_its_executor_in_the_middle_of_a_slice_costs_nothing(
+def test_a_worker_killed_with_its_executor_in_a_slice_loses_and_doubles_nothing(
     cluster: SparkCluster, driver: Driver, hub: Hub, effects: Path, say: Say
 ) -> None:
     hurt = AboutToBeHurt(cluster, driver, hub, effects)

@@ -140,7 +140,7 @@ def test_its_server_listens_on_this_machine_only(driver: Driver) -> None:
     assert listening(descendants(driver.pid)) == {"127.0.0.1"}
 
 
-def test_a_person_sees_no_line_of_spark_or_python(hub: Hub, tmp_path: Path) -> None:
+def test_a_connect_run_shows_no_line_of_spark_or_python(hub: Hub, tmp_path: Path) -> None:
     fill(hub, 5)
     ended = _run(
         tmp_path, "--remote", "local[4]", "--lanes", "2", "--until-caught-up",
@@ -151,7 +151,7 @@ def test_a_person_sees_no_line_of_spark_or_python(hub: Hub, tmp_path: Path) -> N
     assert Counter(bills(hub)) == all_but(hub)
 
 
-def test_a_server_that_is_not_there_is_one_line(hub: Hub, tmp_path: Path) -> None:
+def test_a_missing_connect_server_is_one_line(hub: Hub, tmp_path: Path) -> None:
     began_s = time.monotonic()
     ended = _run(tmp_path, "--json", "--remote", "sc://127.0.0.1:9")
     assert time.monotonic() - began_s < 20

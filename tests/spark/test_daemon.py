@@ -36,7 +36,7 @@ def test_the_only_pyspark_stays(tmp_path: Path) -> None:
     assert unzipped([zipped, "/else"]) == [zipped, "/else"]
 
 
-def test_it_opens_nothing_that_a_fork_would_break() -> None:
+def test_the_daemon_opens_nothing_that_a_fork_would_break() -> None:
     """Modules only: no hub, no socket, no thread, be it Python's or a library's."""
     look = """
 import os

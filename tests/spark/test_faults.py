@@ -98,9 +98,7 @@ def check_once(hub: Hub, *missing: tuple[int, int]) -> None:
 # Deaths
 
 
-def test_workers_that_die_take_only_their_lanes_along(
-    hub: Hub, start: Start, effects: Path
-) -> None:
+def test_a_dead_worker_ends_only_its_own_lane(hub: Hub, start: Start, effects: Path) -> None:
     deaths = {0: {"do": "exit"}, 1: {"do": "kill"}, 2: {"do": "segfault"}}
     fill(hub, 250, {shard: {**how, "once": True} for shard, how in deaths.items()})
     running = start(lanes=4, work_s=0.01)
@@ -128,7 +126,7 @@ def test_a_record_that_kills_its_worker_is_given_up_and_other_shards_go_on(
     assert running.counters["serve"].lanes_lost == 3
 
 
-def test_what_a_handler_starts_works_and_ends_with_its_lane(
+def test_processes_of_a_handler_work_and_end_with_its_lane(
     hub: Hub, start: Start, effects: Path
 ) -> None:
     fill(hub, 10, {0: {"do": "spawn and hang", "once": True}, 1: {"do": "run a program"}})
@@ -143,7 +141,7 @@ def test_what_a_handler_starts_works_and_ends_with_its_lane(
     assert running.counters["serve"].failures == 1, "the one that hung"
 
 
-def test_a_fork_of_a_handler_does_no_harm(
+def test_a_fork_of_a_handler_is_harmless(
     hub: Hub,
     start: Start,
     capfd: pytest.CaptureFixture[str],
@@ -283,7 +281,7 @@ topology = Topology(price, streams={"wishes": made, "prices": made})
 """
 
 
-def test_a_topology_typed_in_by_hand_goes_along(hub: Hub, spark: SparkSession) -> None:
+def test_a_topology_typed_at_a_prompt_runs_on_spark(hub: Hub, spark: SparkSession) -> None:
     typed: dict[str, Any] = {"__name__": "__main__"}
     exec(BY_HAND, typed)
     with headrace.start(typed["topology"], hub, spark=spark, lanes=1, **FAST) as running:
@@ -294,7 +292,7 @@ def test_a_topology_typed_in_by_hand_goes_along(hub: Hub, spark: SparkSession) -
     assert record.value["by"] != os.getpid()
 
 
-def test_a_topology_that_cannot_go_along_is_one_line(hub: Hub, spark: SparkSession) -> None:
+def test_a_topology_that_cannot_be_pickled_is_one_line(hub: Hub, spark: SparkSession) -> None:
     typed: dict[str, Any] = {"__name__": "__main__", "lock": threading.Lock()}
     exec(BY_HAND.replace("2 * value", "lock and 2 * value"), typed)
     with pytest.raises(BadTopology, match=r"sent to Spark: TypeError: .*lock") as refused:
@@ -332,7 +330,7 @@ def _workers(spark: SparkSession, count: int) -> dict[int, dict[str, Any]]:
     return {told["pid"]: told for told in found.collect()}
 
 
-def test_a_worker_that_was_a_lane_is_left_as_it_was_found(
+def test_a_worker_that_was_a_lane_is_left_unchanged(
     hub: Hub, start: Start, effects: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _workers(spark, 4)
@@ -369,7 +367,7 @@ def test_jobs_and_stages_of_spark_say_which_lane_they_are(
     until(lambda: names() == expected, "each lane has its stage", 10, names)
 
 
-def test_nobody_sees_the_secret_of_a_run(
+def test_no_other_process_sees_the_secret_of_a_run(
     hub: Hub, start: Start, effects: Path, spark: SparkSession
 ) -> None:
     fill(hub, 20, {0: {"do": "exit", "once": True}})
@@ -386,9 +384,7 @@ def test_nobody_sees_the_secret_of_a_run(
                 assert form not in shown
 
 
-def test_workers_that_died_between_two_runs_are_not_missed(
-    hub: Hub, start: Start, effects: Path
-) -> None:
+def test_a_run_works_after_idle_workers_have_died(hub: Hub, start: Start, effects: Path) -> None:
     fill(hub, 10)
     first = start()
     assert first.wait("30s", until_caught_up=True)

@@ -169,7 +169,7 @@ def shown(pids: list[int]) -> list[bytes]:
     return [read(f"/proc/{pid}/{what}") for pid in pids for what in ("cmdline", "environ")]
 
 
-def test_a_replica_loses_one_lane_then_all_its_life_and_another_goes_on(
+def test_another_replica_goes_on_when_one_loses_a_lane_and_then_its_process(
     hub: Hub, effects: Path, spark: SparkSession
 ) -> None:
     hung = 3
@@ -252,7 +252,7 @@ def test_a_replica_that_stood_still_for_longer_than_a_session_doubles_nothing(
             check_once(hub)
 
 
-def test_told_to_end_it_drains_and_leaves_nothing_behind(hub: Hub, effects: Path) -> None:
+def test_sigterm_drains_a_driver_and_leaves_nothing_behind(hub: Hub, effects: Path) -> None:
     fill(hub, 2_000)
     with running_apart(effects, "--lanes", "3") as run:
         until_begun(run, lambda: len(noted(effects)) > 50)
@@ -276,7 +276,7 @@ def test_told_to_end_it_drains_and_leaves_nothing_behind(hub: Hub, effects: Path
     assert not [each for each in seen if PASSWORD.encode() in each]
 
 
-def test_told_to_end_while_java_stands_still_it_ends_all_the_same(hub: Hub, effects: Path) -> None:
+def test_sigterm_ends_a_driver_whose_java_stands_still(hub: Hub, effects: Path) -> None:
     fill(hub, 2_000)
     with running_apart(effects) as run:
         until_begun(run, lambda: len(noted(effects)) > 50)

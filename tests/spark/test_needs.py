@@ -29,7 +29,7 @@ def test_another_name_of_this_python_is_taken(monkeypatch: pytest.MonkeyPatch) -
     check_python(sys.executable)
 
 
-def test_of_a_trace_of_a_worker_the_last_line_is_told() -> None:
+def test_the_last_line_of_a_workers_trace_is_shown() -> None:
     trace = (
         "An exception was thrown from the Python worker:\n"
         "Traceback (most recent call last):\n"

@@ -29,7 +29,7 @@ def line(process: subprocess.Popen[str]) -> Path:
     return Path(process.stdout.readline().strip())
 
 
-def test_it_is_private_and_goes_with_its_process(tmp_path: Path) -> None:
+def test_the_scratch_directory_is_private_and_goes_with_its_process(tmp_path: Path) -> None:
     with made(tmp_path, "input()") as process:
         directory = line(process)
         assert directory.parent == tmp_path
@@ -38,7 +38,7 @@ def test_it_is_private_and_goes_with_its_process(tmp_path: Path) -> None:
     assert not directory.exists()
 
 
-def test_what_a_killed_one_left_the_next_one_removes_and_no_other(tmp_path: Path) -> None:
+def test_the_scratch_directory_of_a_killed_process_is_removed_by_the_next(tmp_path: Path) -> None:
     other = tmp_path / "headrace-else"
     other.mkdir()
     with made(tmp_path, "input()") as killed, made(tmp_path, "input()") as living:
@@ -54,7 +54,7 @@ def test_what_a_killed_one_left_the_next_one_removes_and_no_other(tmp_path: Path
     assert not list(tmp_path.glob(f"{PREFIX}*"))
 
 
-def test_sockets_of_workers_lie_there() -> None:
+def test_sockets_of_workers_lie_in_the_scratch_directory() -> None:
     told = defaults("local[4]", False)
     place = Path(told["spark.python.unix.domain.socket.dir"])
     assert place.name.startswith(PREFIX)

@@ -63,7 +63,7 @@ def no_java_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     def launch(conf: object) -> NoReturn:
         raise AssertionError("Java would have been started")
 
-    monkeypatch.setattr(session, "_active", lambda: None)
+    monkeypatch.setattr(session, "_active_session", lambda: None)
     monkeypatch.setattr(session, "launch_java", launch)
 
 
@@ -140,7 +140,7 @@ def test_an_old_java_is_one_line(
     assert f"Spark runs on Java 17 or newer, and {place} is {version}: install" in refused()
 
 
-def test_something_else_that_is_called_java_is_one_line(no_java_starts: None, java: Java_) -> None:
+def test_a_program_called_java_that_is_none_is_one_line(no_java_starts: None, java: Java_) -> None:
     place = java(
         "The operation couldn't be completed. Unable to locate a Java Runtime.".replace("'", "")
     )
@@ -237,7 +237,9 @@ def test_a_cluster_that_gives_no_executor_is_not_told_to_take_no_lanes() -> None
 
 
 @pytest.mark.slow
-def test_own_session_with_too_few_slots_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_callers_session_with_too_few_slots_is_refused(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     slots = local_slots(spark.conf.get("spark.master") or "")
     assert slots is not None
     with (
@@ -259,7 +261,7 @@ def closed_port() -> int:
 
 
 @pytest.mark.parametrize(("option", "scheme"), [("master", "spark"), ("remote", "sc")])
-def test_one_that_does_not_answer_is_one_line_at_once(
+def test_a_master_that_does_not_answer_is_one_line_at_once(
     no_java_starts: None, closed_port: int, option: str, scheme: str
 ) -> None:
     began_s = time.monotonic()
@@ -279,7 +281,7 @@ def test_one_of_several_masters_suffices(closed_port: int) -> None:
             check_answers(f"spark://127.0.0.1:{closed_port},127.0.0.1:{closed_port}")
 
 
-def test_a_token_is_not_told(closed_port: int) -> None:
+def test_a_token_is_not_shown(closed_port: int) -> None:
     with pytest.raises(Refused) as why:
         check_answers(f"sc://127.0.0.1:{closed_port}/;token=secret")
     assert "secret" not in str(why.value)
@@ -299,7 +301,9 @@ def test_a_token_is_not_told(closed_port: int) -> None:
     ],
     ids=str,
 )
-def test_a_place_that_is_none_is_refused(no_java_starts: None, settings: dict[str, object]) -> None:
+def test_a_bad_master_or_remote_is_refused(
+    no_java_starts: None, settings: dict[str, object]
+) -> None:
     with pytest.raises(BadSetting):
         spark_session(4, SparkSettings(**settings)).__enter__()  # type: ignore[arg-type]
 
@@ -339,13 +343,13 @@ def test_a_cluster_that_does_not_answer_is_one_line(shop: Shell, closed_port: in
     assert "does not answer: Connection refused" in said
 
 
-def test_a_hub_in_memory_is_no_place_for_lanes_of_spark(shop: Shell) -> None:
+def test_a_memory_hub_is_refused_for_lanes_on_spark(shop: Shell) -> None:
     (shop.cwd / "headrace.toml").write_text("")
     assert "memory" in shop.fails("--hub", "memory:", "run", "shop.py", "--json")
 
 
 @pytest.mark.slow
-def test_a_hub_in_memory_is_refused_in_own_session_too(spark: SparkSession) -> None:
+def test_a_memory_hub_is_refused_in_a_callers_session_too(spark: SparkSession) -> None:
     with headrace.open("memory:") as hub, pytest.raises(Unsupported, match="memory"):
         headrace.start(topology, hub, spark=spark, lanes=1)
 
@@ -390,7 +394,7 @@ def test_a_cluster_leaves_lost_lanes_to_their_replica() -> None:
     assert told["spark.python.unix.domain.socket.enabled"] == "false"
 
 
-def test_what_a_person_says_wins_and_java_stays_quiet() -> None:
+def test_settings_of_the_caller_win_and_java_stays_quiet() -> None:
     given = {"spark.scheduler.mode": "FIFO", session.JAVA_OPTIONS: "-Xss4m"}
     conf = session._conf("local[4]", SparkSettings(conf=given), "mine")
     assert conf.get("spark.scheduler.mode") == "FIFO"
@@ -402,21 +406,21 @@ def test_what_a_person_says_wins_and_java_stays_quiet() -> None:
 
 
 @pytest.mark.slow
-def test_a_session_has_what_it_was_told(spark: SparkSession) -> None:
+def test_a_session_has_the_settings_it_was_given(spark: SparkSession) -> None:
     master = spark.conf.get("spark.master") or ""
     for key, value in {**session.defaults(master, False), **SPARK_CONF}.items():
         assert (spark.conf.get(key) or "").endswith(value), f"{key}: to Java, Spark says more"
 
 
 @pytest.mark.slow
-def test_ctrl_c_stays_what_it_was(spark: SparkSession) -> None:
+def test_the_handler_of_ctrl_c_is_kept(spark: SparkSession) -> None:
     """PySpark would cancel all jobs instead."""
     handler = signal.getsignal(signal.SIGINT)
     assert "pyspark" not in str(getattr(handler, "__module__", handler))
 
 
 @pytest.mark.slow
-def test_a_session_that_is_there_is_taken_and_left(spark: SparkSession) -> None:
+def test_an_active_session_is_used_and_not_stopped(spark: SparkSession) -> None:
     with spark_session(2, SparkSettings(master="spark://nowhere:1")) as found:
         assert found is spark
     assert spark.range(3).count() == 3

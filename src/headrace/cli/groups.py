@@ -108,7 +108,7 @@ def history(hub: str, /, name: str, count: int | None, as_json: bool) -> None:
         groups = opened.groups
         with _near_groups(groups):
             stored = groups.stored(name)
-        entries = groups.history(name)
+            entries = groups.history(name)
         changes = changes_of(stored, groups.replayed(name, entries))
     views = history_views(entries[-(count or len(entries)) :], changes)
     if as_json:

@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeVar
 from headrace.core.computations.computation import Computation
 from headrace.core.computations.topology import Topology
 from headrace.core.errors import BadTopology, HeadraceError
+from headrace.core.nearest import did_you_mean
 from headrace.lanes.fingerprint import digest, note_source
 
 T = TypeVar("T")
@@ -205,9 +206,11 @@ def _topology_of(module: ModuleType, name: str, place: str) -> Topology:
         return Topology(found)
     if isinstance(found, Topology):
         return found
-    known = ", ".join([*_all(module, Topology), *_all(module, Computation)]) or "none"
+    known = [*_all(module, Topology), *_all(module, Computation)]
+    near = did_you_mean(name, known)
     what = f"has no {name!r}" if found is None else f"{name!r} is a {type(found).__name__}"
-    raise BadTopology(f"{place}: {what}; topologies and computations there: {known}")
+    there = ", ".join(known) or "none"
+    raise BadTopology(f"{place}: {what}; topologies and computations there: {there}{near}")
 
 
 def _all(module: ModuleType, kind: type[T]) -> dict[str, T]:

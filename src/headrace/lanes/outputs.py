@@ -195,6 +195,7 @@ class Outputs:
         known = ", ".join(self._gathered) or "nothing"
         return BadOutput(
             f"{self._computation} appends to {stream!r}, which is not among its outputs: {known}"
+            f"{did_you_mean(stream, self._gathered)}"
         )
 
     # For the lane

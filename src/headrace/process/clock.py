@@ -1,4 +1,4 @@
-"""The clock on the wall, as records and groups tell time."""
+"""The wall clock of records and groups."""
 
 from __future__ import annotations
 

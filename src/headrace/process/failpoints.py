@@ -1,4 +1,4 @@
-"""Named places in the code where a test can make things go wrong: off unless the environment says
+"""Named places in the code where a test can inject a fault; off unless the environment says
 otherwise.
 
 ``HEADRACE_FAIL=write.before-commit:kill`` kills the process there; several are separated by
@@ -22,13 +22,13 @@ POINTS: Mapping[str, str] = {
     "write.waiting": "before the write lock is asked for",
     "write.locked": "the write lock is held, nothing is written yet",
     "write.before-commit": "everything is in the transaction, which is not committed",
-    "write.after-commit": "committed and durable, nobody has been told",
-    "write.acknowledged": "the callers have been told",
+    "write.after-commit": "committed and durable, the callers do not know",
+    "write.acknowledged": "the callers know",
     "open.before-create": "the files exist, the tables do not",
     "trim.between": "part of the records to drop are gone",
     "consumer.before-commit": "records are done, their checkpoints are not stored",
     "consumer.after-commit": "the checkpoints are stored, the consumer has not taken note",
-    "consumer.revoked": "a shard shall be let go, nothing is committed yet",
+    "consumer.revoked": "a shard is to be let go, nothing is committed yet",
     "lane.before-read": "a slice was given, nothing is read",
     "lane.after-read": "records are read, none is handled",
     "lane.before-handler": "the first handler is about to be called",
@@ -39,7 +39,7 @@ POINTS: Mapping[str, str] = {
     "lane.after-report": "the dispatcher knows, the lane has not asked for more",
     "replica.before-begin": "shards are granted, that work begins is not noted",
     "replica.after-begin": "it is noted, no slice was given",
-    "replica.before-release": "a shard shall go and nobody works on it, nothing is noted",
+    "replica.before-release": "a shard is to go and no lane works on it, nothing is noted",
     "replica.after-release": "the shard is released",
     "pack.before-swap": "small batches were read, the packed one is not written",
 }
@@ -52,7 +52,7 @@ class FailPoint(Exception):
 
 
 def failpoint(name: str) -> None:
-    """Nothing, unless a test armed this point."""
+    """Act if a test has armed this point; else nothing."""
     if name in _armed:
         _armed[name].pass_by()
 
@@ -73,7 +73,7 @@ class _Armed:
             case "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
             case "stop":
-                # To this thread: sent to the process, the thread could run on before it stops.
+                # Sent to this thread: sent to the process, this thread could run on for a moment.
                 signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
             case "sleep":
                 time.sleep(float(self._argument))
@@ -89,7 +89,7 @@ Points = dict[str, _Armed]
 
 
 def armed(text: str) -> Points:
-    """The points that a value of the variable arms; `ValueError` if it names something unknown."""
+    """The points that a value of the variable arms; `ValueError` if it has an unknown word."""
     found = {}
     for item in filter(None, text.split(",")):
         name, _, rest = item.partition(":")
@@ -112,6 +112,6 @@ def armed_now() -> Points:
 
 
 def arm(points: Points) -> None:
-    """Have these act from now on, and no others."""
+    """Arm these points from now on, and no others."""
     global _armed
     _armed = points

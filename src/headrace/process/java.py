@@ -1,4 +1,4 @@
-"""The Java that Spark would run on."""
+"""Finds the Java that Spark and Kafka run on."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ ADVICE = f"install a JDK of version {JAVA_MIN} or newer, as openjdk-17-jre, or s
 
 class Java(NamedTuple):
     path: str | None
-    """None: there is none."""
+    """Where it is; None: no Java was found."""
     version: str | None = None
-    """None: it does not tell."""
+    """What it answers to ``-version``; None: no version."""
 
     @property
     def is_new_enough(self) -> bool:
@@ -31,16 +31,16 @@ class Java(NamedTuple):
 
 
 def find_java() -> Java:
-    """The one that Spark takes: that of JAVA_HOME, else the first on the path."""
+    """The Java that Spark takes: that of JAVA_HOME, else the first on the path."""
     home = os.environ.get("JAVA_HOME")
     path = shutil.which(os.path.join(home, "bin", "java")) if home else shutil.which("java")
     if path is None:
         return Java(None)
     try:
-        told = subprocess.run(
+        answer = subprocess.run(
             [path, "-version"], capture_output=True, text=True, check=False, timeout=ANSWER_S
         ).stderr
     except (OSError, subprocess.TimeoutExpired):
-        told = ""
-    found = re.search(r'version "(?:1\.)?([0-9][^"]*)"', told)
+        answer = ""
+    found = re.search(r'version "(?:1\.)?([0-9][^"]*)"', answer)
     return Java(path, found[1] if found else None)

@@ -1,4 +1,4 @@
-"""Waiting for what is put into a queue."""
+"""Takes from a queue with a time limit that holds."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ T = TypeVar("T")
 
 
 def taken_within(queued: queue.SimpleQueue[T], timeout_s: float | None) -> T:
-    """What is next; `queue.Empty` after the time, None: there is no limit. For one consumer.
+    """The next item; `queue.Empty` after the time, None: no limit. For one consumer.
 
-    Not by ``get`` alone: that of CPython 3.11 takes the queue's lock at its first look if it is
-    free, and if the time is over when it looks again, it waits without any limit. A look before it
-    leaves the lock taken."""
+    ``get`` alone is not enough. In CPython 3.11 it takes the queue's lock at its first try if the
+    lock is free; if the time is over at its second try, it waits without a limit. A failed
+    ``get_nowait`` leaves the lock taken, so that ``get`` keeps to its limit."""
     try:
         return queued.get_nowait()
     except queue.Empty:

@@ -1,7 +1,8 @@
-"""How a program ends that has consumers. At its normal end they are closed. SIGTERM, once: they end
-in order; twice: the process ends at once.
+"""The end of a program that has consumers. At its normal end they are closed. A first SIGTERM ends
+them in order, a second one ends the process at once.
 
-The signal only where nobody else handles it, and for consumers that were made in the main thread.
+SIGTERM is handled only if the program does not handle it, and only for consumers that were made in
+the main thread.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from types import FrameType
 from typing import Protocol
 
 ONCE_S = 0.5
-"""Who tells a process and its group to end tells it twice: that is once."""
+"""Two signals within this time count as one: a process may be told to end directly and through its
+process group."""
 
 _first_s = 0.0
 _ends: dict[int, Callable[[], None]] = {}
@@ -29,7 +31,7 @@ class Closing(Protocol):
 
 
 def on_exit(what: Closing) -> None:
-    """Have it closed when the program ends, if it still is there."""
+    """Close it when the program ends, if it is still in use."""
     _open.add(what)
 
 
@@ -40,7 +42,7 @@ def _close_all() -> None:
 
 
 def on_sigterm(end: Callable[[], None]) -> Callable[[], None]:
-    """Have ``end`` called at the first SIGTERM; the answer undoes it."""
+    """Call ``end`` at the first SIGTERM; the returned function undoes that."""
     key = id(end)
     if threading.current_thread() is not threading.main_thread():
         return lambda: None

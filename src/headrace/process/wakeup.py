@@ -1,4 +1,4 @@
-"""A bell that one thread rings and another waits for; also rung from a signal handler.
+"""Wakes a thread that waits, from another thread or from a signal handler.
 
 An event would not do: a handler that interrupts its owner inside an event's lock waits for ever.
 """
@@ -10,16 +10,16 @@ from contextlib import suppress
 
 
 class Wakeup:
-    """Rung any number of times, it is heard once."""
+    """Several rings before a wait count as one."""
 
     def __init__(self) -> None:
         self._silent = threading.Lock()
         self._silent.acquire()
 
     def ring(self) -> None:
-        with suppress(RuntimeError):  # it rings already
+        with suppress(RuntimeError):  # it was rung already
             self._silent.release()
 
     def wait(self, timeout_s: float) -> bool:
-        """True as soon as it rings, or has rung since it was last heard; False after the time."""
+        """True as soon as it is rung, or was rung since the last wait; False after the time."""
         return self._silent.acquire(timeout=max(timeout_s, 0.0))

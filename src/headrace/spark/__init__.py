@@ -1,4 +1,4 @@
-"""Topologies on Spark: lanes as tasks of a session.
+"""Runs topologies on Spark: lanes are tasks of a session.
 
 >>> from headrace.spark import spark_session
 """

@@ -6,11 +6,11 @@ import json
 from typing import Any
 
 from headrace.tools.kafka_node import Broker
-from tests.backends.kafka.hubs import Place
+from tests.backends.kafka.hubs import KafkaPlace
 from tests.cli.shell import Shell
 
 
-class Kafka(Place):
+class Kafka(KafkaPlace):
     """A place, and the command there."""
 
     def __init__(self, broker: Broker, shell: Shell) -> None:

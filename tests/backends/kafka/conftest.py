@@ -9,18 +9,25 @@ from pathlib import Path
 
 import pytest
 
+import headrace
 from headrace.backends.kafka.backend import CAPABILITIES
 from headrace.tools.kafka_node import Broker
 from tests.backends.kafka.commands import Kafka
-from tests.backends.kafka.hubs import Place
+from tests.backends.kafka.hubs import KafkaPlace
 from tests.cli.shell import Shell
 
 
 @pytest.fixture
-def place(broker: Broker) -> Iterator[Place]:
-    place = Place(broker)
+def place(broker: Broker) -> Iterator[KafkaPlace]:
+    place = KafkaPlace(broker)
     yield place
     place.clear()
+
+
+@pytest.fixture
+def hub(place: KafkaPlace) -> Iterator[headrace.Hub]:
+    with headrace.open(place.url) as hub:
+        yield hub
 
 
 @pytest.fixture

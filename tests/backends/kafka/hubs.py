@@ -1,4 +1,4 @@
-"""A hub of its own for a test: the topics behind one prefix; and what others do with them."""
+"""A hub of its own for a test: topics behind one prefix, and what other programs do with them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,24 @@ from dataclasses import dataclass
 from functools import cache
 
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
 
+import headrace
 from headrace.testing.children import until
+from headrace.testing.contracts.backend_under_test import WAIT_S
 from headrace.tools.kafka_node import Broker
 
 
-class Place:
+class KafkaPlace:
+    """The address of a hub with a prefix of its own, and what other programs do there."""
+
     def __init__(self, broker: Broker) -> None:
         self.bootstrap = broker.bootstrap
         self.prefix = f"t{uuid.uuid4().hex[:12]}"
@@ -26,7 +36,7 @@ class Place:
         return f"{self.prefix}.{stream.replace('/', '--')}"
 
     def make_topic(self, stream: str, partitions: int = 1, **config: str) -> str:
-        """As somebody without Headrace does."""
+        """Make a topic as a program without Headrace does."""
         topic, admin = self.topic(stream), self._admin()
         settings = {name.replace("_", "."): value for name, value in config.items()}
         settings.setdefault("retention.ms", "-1")  # old timestamps are not to be dropped
@@ -36,12 +46,27 @@ class Place:
         )
         return topic
 
+    def config(self, stream: str, name: str) -> str:
+        """A setting of a topic."""
+        resource = ConfigResource(ResourceType.TOPIC, self.topic(stream))
+        (future,) = self._admin().describe_configs([resource]).values()
+        return str(future.result(WAIT_S)[name].value)
+
+    def set_config(self, stream: str, name: str, value: str) -> None:
+        entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(
+            ResourceType.TOPIC, self.topic(stream), incremental_configs=[entry]
+        )
+        (future,) = self._admin().incremental_alter_configs([resource]).values()
+        future.result(WAIT_S)
+        until(lambda: self.config(stream, name) == value, f"{name} is {value}", WAIT_S)
+
     def group(self, name: str) -> str:
         """A name that no other test uses."""
         return f"{self.prefix}-{name}"
 
     def commit(self, group: str, stream: str, offsets: Mapping[int, int]) -> None:
-        """As a consumer does when it has read so far."""
+        """Commit offsets as a consumer of Kafka does."""
         consumer = Consumer(
             {"bootstrap.servers": self.bootstrap, "group.id": group, "log_level": 0}
         )
@@ -53,13 +78,13 @@ class Place:
         consumer.close()
 
     def write(self, stream: str, values: Iterable[bytes], *, commit: bool = True) -> None:
-        """In one transaction, to shard 0; returns when its end can be seen."""
+        """Write to shard 0 in one transaction, and wait until its end can be seen."""
         with self.transaction(stream, values) as transaction:
             transaction.end(commit=commit)
 
     @contextmanager
     def transaction(self, stream: str, values: Iterable[bytes]) -> Iterator[Transaction]:
-        """Written to shard 0, and open."""
+        """A transaction that has written to shard 0 and is open."""
         topic = self.topic(stream)
         offsets: list[int] = []
         producer = Producer(
@@ -104,7 +129,8 @@ class Transaction:
     """The offset of its last record."""
 
     def end(self, *, commit: bool = True) -> None:
-        """The broker answers before its mark is written and the last stable offset is behind it."""
+        """End it, and wait until readers see that: the broker answers before it has written the
+        marker."""
         if commit:
             self.producer.commit_transaction(30)
         else:
@@ -112,7 +138,7 @@ class Transaction:
         asker = _asker_of(self.bootstrap)
         until(
             lambda: asker.offsets_for_times([_end_of(self.topic)], 30)[0].offset > self.last + 1,
-            f"the mark behind {self.topic}+{self.last} is seen",
+            f"the marker behind {self.topic}+{self.last} is seen",
         )
 
 
@@ -135,3 +161,8 @@ def _asker_of(bootstrap: str) -> Consumer:
 @cache
 def _admin_of(bootstrap: str) -> AdminClient:
     return AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+
+
+def values_by_offset(stream: headrace.Stream, *where: int | None) -> dict[int, bytes]:
+    """The values of shard 0, by offset."""
+    return {record.offset: record.value for record in stream.read(0, *where)}  # type: ignore[arg-type]

@@ -20,17 +20,19 @@ from headrace.core.records.conform import conformed
 from headrace.streams.sharding import Sharding
 from headrace.testing.children import until
 from headrace.testing.contracts.backend_under_test import WAIT_S
-from tests.backends.kafka.hubs import Place
+from tests.backends.kafka.hubs import KafkaPlace
 
 
 @pytest.fixture
-def hub(place: Place) -> Iterator[headrace.Hub]:
+def hub(place: KafkaPlace) -> Iterator[headrace.Hub]:
     with headrace.open(place.url) as hub:
         yield hub
 
 
 @pytest.mark.parametrize("native", ["true", "false"])
-def test_ids_are_exact_though_the_client_is_full_again_and_again(place: Place, native: str) -> None:
+def test_ids_are_exact_while_the_queue_of_the_client_is_full(
+    place: KafkaPlace, native: str
+) -> None:
     few = {"queue.buffering.max.messages": 500}
     with headrace.open(f"{place.url}?native={native}", settings=few) as narrow:
         stream = narrow.create_stream("a", shards=1)
@@ -101,7 +103,7 @@ def refuses(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes, int], None]:
     ],
     ids=["too large", "unknown"],
 )
-def test_what_the_client_refuses_is_no_concern_of_other_appends(
+def test_a_record_that_the_client_refuses_does_not_affect_other_appends(
     hub: headrace.Hub, refuses: Callable[[bytes, int], None], code: int, error: type[Exception]
 ) -> None:
     refuses(b"bad", code)
@@ -130,7 +132,7 @@ def test_what_the_client_refuses_is_no_concern_of_other_appends(
 
 
 def test_a_stream_with_more_shards_than_before_takes_records_at_once(
-    place: Place, hub: headrace.Hub
+    place: KafkaPlace, hub: headrace.Hub
 ) -> None:
     stream = hub.create_stream("a", shards=1)
     stream.append(b"x")
@@ -149,8 +151,8 @@ def test_a_stream_with_more_shards_than_before_takes_records_at_once(
 
 @pytest.mark.parametrize("shards", [1, 4])
 @pytest.mark.parametrize("each", [True, False])
-def test_who_is_refused_in_the_middle_is_told_that_some_is_written(
-    place: Place, shards: int, each: bool
+def test_an_append_refused_in_the_middle_raises_unknown_outcome(
+    place: KafkaPlace, shards: int, each: bool
 ) -> None:
     place.make_topic("a", shards, message_timestamp_after_max_ms="1000")
     now = datetime.now(UTC)
@@ -182,7 +184,7 @@ def _arrow(stream: headrace.Stream, pairs: list[tuple[bytes, str]]) -> None:
 
 @pytest.mark.parametrize("append", [_many, _arrow])
 def test_a_large_record_among_small_ones_is_refused_before_anything_is_sent(
-    place: Place,
+    place: KafkaPlace,
     hub: headrace.Hub,
     append: Callable[[headrace.Stream, list[tuple[bytes, str]]], None],
 ) -> None:
@@ -197,8 +199,8 @@ def test_a_large_record_among_small_ones_is_refused_before_anything_is_sent(
 @pytest.mark.parametrize(
     ("asked", "topic_takes", "size"), [(50_000, 200_000, 50_000), (500_000, 200_000, 200_000)]
 )
-def test_batches_are_as_large_as_was_asked_for_and_the_topic_takes(
-    place: Place, monkeypatch: pytest.MonkeyPatch, asked: int, topic_takes: int, size: int
+def test_batches_are_as_large_as_the_setting_and_the_topic_allow(
+    place: KafkaPlace, monkeypatch: pytest.MonkeyPatch, asked: int, topic_takes: int, size: int
 ) -> None:
     place.make_topic("a", max_message_bytes=str(topic_takes))
     real, made = Clients.native_producer, list[int]()

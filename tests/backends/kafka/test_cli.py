@@ -43,13 +43,14 @@ def test_a_stream_is_created_listed_shown_and_deleted(kafka: Kafka) -> None:
         (0, 0, 0), (1, 0, 0), (2, 0, 0),
     ]  # fmt: skip
     assert "say --yes" in kafka.fails("stream", "delete", STREAM)
-    assert "exists already" in kafka.fails("stream", "create", STREAM)
+    told = kafka.fails("stream", "create", STREAM)
+    assert "exists already: take it as it is with exist_ok=True (--exist-ok)" in told
     kafka("stream", "delete", STREAM, "--yes")
     assert kafka.json("stream", "list") == []
     assert "no stream" in kafka.fails("stream", "show", STREAM)
 
 
-def test_topics_of_others_are_streams_too(kafka: Kafka) -> None:
+def test_topics_of_other_programs_are_streams_too(kafka: Kafka) -> None:
     kafka.make_topic("theirs", 2, retention_ms="60000")
     (listed,) = kafka.json("stream", "list")
     assert (listed["stream"], listed["shards"], listed["retention"]) == ("theirs", 2, "1m")
@@ -167,7 +168,7 @@ def _end(child: subprocess.Popen[bytes]) -> None:
     child.stdout.close()
 
 
-def test_the_walk_of_a_user(orders: Kafka) -> None:
+def test_a_user_creates_appends_shows_and_deletes(orders: Kafka) -> None:
     orders("append", STREAM, "--shard", "0", given=b'{"id": 1}\n{"id": 2}\n{"id": 3}\n')
     group = orders.group("billing")
     orders.commit(group, STREAM, {0: 1})
@@ -211,7 +212,7 @@ def test_a_topology_is_refused_before_any_stream_is_made(kafka: Kafka) -> None:
         ("kafka://ann:secret@{bootstrap}", "a user in a kafka URL"),
     ],
 )
-def test_a_bad_place_is_one_line_soon(kafka: Kafka, hub: str, says: str) -> None:
+def test_a_bad_address_is_one_line_within_seconds(kafka: Kafka, hub: str, says: str) -> None:
     began_s = time.monotonic()
     told = kafka.fails("stream", "list", hub=hub.format(bootstrap=kafka.bootstrap))
     assert says in told
@@ -295,7 +296,7 @@ def test_no_output_shows_a_secret(kafka: Kafka, broker: Broker) -> None:
     assert [one for one in every if password in one] == []
 
 
-def test_bounds_of_a_stream_that_is_gone_are_an_error(kafka: Kafka) -> None:
+def test_bounds_of_a_deleted_stream_are_an_error(kafka: Kafka) -> None:
     with headrace.open(kafka.url) as hub:
         info = hub.create_stream("a", shards=2).info
         assert hub.log.bounds_of([(info, 1), (info, 0)]) == [(0, 0), (0, 0)]

@@ -127,12 +127,12 @@ def test_all_fields_of_the_client_arrive(broker: Broker, topic: str) -> None:
     assert second.timestamp()[1] == 1_490_855_872_363
 
 
-def test_who_begins_fences_who_copied_before(broker: Broker, topic: str) -> None:
+def test_a_new_copy_fences_the_one_before(broker: Broker, topic: str) -> None:
     older = copying(broker.bootstrap, topic)
     copy_numbers(older, 50)
     with closing(copying(broker.bootstrap, topic)) as newer:
         for _ in range(2):
-            with pytest.raises(Fenced, match=topic):
+            with pytest.raises(Fenced, match=f"another copy into {topic}:0 has taken over"):
                 older.append(numbers(50, 60), 60)
         older.close()
         copy_numbers(newer, 80)
@@ -140,7 +140,7 @@ def test_who_begins_fences_who_copied_before(broker: Broker, topic: str) -> None
 
 
 @EVERYWHERE
-def test_killed_anywhere_a_copy_goes_on_without_doubles_and_without_loss(
+def test_a_copy_killed_at_any_call_goes_on_without_doubles_or_loss(
     broker: Broker, topic: str, when: str, call: str, turn: int
 ) -> None:
     with _child(broker.bootstrap, topic, "SIGKILL", when, call, turn) as child:
@@ -152,7 +152,7 @@ def test_killed_anywhere_a_copy_goes_on_without_doubles_and_without_loss(
 
 
 @EVERYWHERE
-def test_stopped_anywhere_and_overtaken_a_copy_is_fenced(
+def test_a_copy_stopped_at_any_call_and_overtaken_is_fenced(
     broker: Broker, topic: str, when: str, call: str, turn: int
 ) -> None:
     with _child(broker.bootstrap, topic, "SIGSTOP", when, call, turn) as child:
@@ -168,7 +168,7 @@ def test_stopped_anywhere_and_overtaken_a_copy_is_fenced(
 
 
 @pytest.mark.slow
-def test_killed_at_any_time_and_again_nothing_is_doubled_or_lost(
+def test_a_copy_killed_again_and_again_doubles_and_loses_nothing(
     broker: Broker, topic: str
 ) -> None:
     chance = dice("killed copies")
@@ -218,7 +218,7 @@ def test_many_records_go_into_a_topic_of_small_messages(
     assert _numbers(broker.bootstrap, topic) == list(range(5_000))
 
 
-def test_a_topic_that_is_not_there_is_told_at_once(broker: Broker) -> None:
+def test_a_copy_into_a_missing_topic_raises_at_once(broker: Broker) -> None:
     with pytest.raises(UnknownStream, match="copying-nowhere"):
         copying(broker.bootstrap, "copying-nowhere")
 
@@ -231,7 +231,7 @@ def test_a_closed_copy_takes_nothing(broker: Broker, topic: str) -> None:
         into.append(numbers(0, 1), 1)
 
 
-def test_closed_in_the_middle_nothing_hides_what_others_write(broker: Broker, topic: str) -> None:
+def test_a_copy_closed_in_the_middle_hides_no_later_records(broker: Broker, topic: str) -> None:
     class Interrupted(BaseException):
         pass
 
@@ -250,7 +250,7 @@ def test_closed_in_the_middle_nothing_hides_what_others_write(broker: Broker, to
     until(lambda: _numbers(broker.bootstrap, topic) == [77], "it is seen")
 
 
-def test_what_was_copied_can_be_read_once_it_is_closed(broker: Broker, topic: str) -> None:
+def test_copied_records_can_be_read_when_the_copy_is_closed(broker: Broker, topic: str) -> None:
     ends: list[int] = []
     reader = Consumer(
         {
@@ -339,7 +339,7 @@ def test_a_commit_whose_answer_was_lost_is_not_made_twice(broker: Broker, topic:
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_what_must_be_aborted_is_tried_again(broker: Broker, topic: str, count: int) -> None:
+def test_an_aborted_transaction_is_tried_again(broker: Broker, topic: str, count: int) -> None:
     errors = Errors("commit_transaction", count, ABORT)
     with closing(
         copying(broker.bootstrap, topic, wrapped=lambda p: Faulty(p, before=errors))
@@ -349,7 +349,7 @@ def test_what_must_be_aborted_is_tried_again(broker: Broker, topic: str, count: 
     assert _numbers(broker.bootstrap, topic) == list(range(50))
 
 
-def test_what_must_be_aborted_for_ever_is_an_error(broker: Broker, topic: str) -> None:
+def test_a_transaction_that_is_aborted_each_time_is_an_error(broker: Broker, topic: str) -> None:
     errors = Errors("commit_transaction", 100, ABORT)
     into = copying(broker.bootstrap, topic, wrapped=lambda p: Faulty(p, before=errors))
     for _ in range(2):
@@ -379,7 +379,7 @@ def test_a_producer_that_breaks_is_replaced(
     assert _numbers(broker.bootstrap, topic) == list(range(50))
 
 
-def test_a_broker_that_stays_away_ends_it_with_what_is_known(
+def test_a_copy_whose_broker_stays_away_raises_unknown_outcome(
     broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     errors = Errors("commit_transaction", 100, AWAY)
@@ -440,7 +440,7 @@ def _until_ended_by_the_broker(bootstrap: str, topic: str) -> None:
 @pytest.mark.parametrize(
     "call", ["send_offsets_to_transaction", "commit_transaction", "abort_transaction"]
 )
-def test_what_the_broker_ended_for_its_age_is_copied_again_and_nobody_is_fenced(
+def test_a_transaction_that_the_broker_timed_out_is_copied_again(
     broker: Broker, topic: str, call: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "TRANSACTION_S", 2)
@@ -457,7 +457,7 @@ def test_what_the_broker_ended_for_its_age_is_copied_again_and_nobody_is_fenced(
 
 
 @pytest.mark.parametrize("end", [25, 60])
-def test_who_comes_back_late_and_was_overtaken_is_fenced(
+def test_a_late_copy_that_was_overtaken_is_fenced(
     broker: Broker, topic: str, clock: Clock, end: int
 ) -> None:
     others: list[KafkaCopying] = []
@@ -476,7 +476,7 @@ def test_who_comes_back_late_and_was_overtaken_is_fenced(
     assert _numbers(broker.bootstrap, topic) == list(range(80))
 
 
-def test_who_comes_back_late_before_another_has_copied_goes_on_and_the_other_is_fenced(
+def test_a_late_copy_that_was_not_overtaken_goes_on_and_fences_the_other(
     broker: Broker, topic: str, clock: Clock
 ) -> None:
     others: list[KafkaCopying] = []
@@ -496,7 +496,7 @@ def test_who_comes_back_late_before_another_has_copied_goes_on_and_the_other_is_
     assert _numbers(broker.bootstrap, topic) == list(range(80))
 
 
-def test_two_who_are_always_late_do_not_fence_each_other_for_ever(
+def test_two_late_copies_do_not_fence_each_other_for_ever(
     broker: Broker, topic: str, clock: Clock
 ) -> None:
     begun = 0

@@ -9,7 +9,7 @@ import pytest
 
 import headrace
 from headrace.testing.children import Child
-from tests.backends.kafka.hubs import Place
+from tests.backends.kafka.hubs import KafkaPlace
 
 FOLLOWING = """
 import sys, threading
@@ -40,8 +40,8 @@ for thread in threads:
 @pytest.mark.parametrize("native", ["true", "false"])
 @pytest.mark.parametrize("made_anew", [True, False], ids=["made anew", "gone"])
 @pytest.mark.parametrize("followers", [3, 2])
-def test_who_follows_another_stream_goes_on(
-    place: Place, followers: int, made_anew: bool, native: str
+def test_a_follower_of_another_stream_goes_on(
+    place: KafkaPlace, followers: int, made_anew: bool, native: str
 ) -> None:
     """And the process: a client whose partition is gone calls back wherever it is asked."""
     with headrace.open(place.url) as hub:

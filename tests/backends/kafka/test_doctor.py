@@ -25,7 +25,7 @@ def backend(kafka: Kafka) -> Iterator[KafkaBackend]:
     backend.close()
 
 
-def test_the_settings_of_a_broker_are_told_with_what_they_mean(kafka: Kafka) -> None:
+def test_doctor_shows_the_settings_of_a_broker_and_what_they_mean(kafka: Kafka) -> None:
     found = kafka.found()
     assert found["hub"]["found"] == kafka.url
     assert len(found["cluster"]["found"]) == 22
@@ -54,7 +54,7 @@ def test_the_settings_of_a_broker_are_told_with_what_they_mean(kafka: Kafka) -> 
     assert told["streams"][0] == 0
 
 
-def test_a_table_for_people_has_the_same(kafka: Kafka) -> None:
+def test_doctor_shows_the_same_as_a_table(kafka: Kafka) -> None:
     out, _ = kafka.shell("--hub", kafka.url, "doctor")
     assert "a killed consumer's shards are silent for about 1s" in out
 
@@ -72,9 +72,7 @@ class Barred:
         return {resource: SimpleNamespace(result=refuse) for resource in resources}
 
 
-def test_settings_that_may_not_be_read_are_told_as_such(
-    kafka: Kafka, backend: KafkaBackend
-) -> None:
+def test_settings_that_may_not_be_read_are_a_finding(kafka: Kafka, backend: KafkaBackend) -> None:
     backend._admin.client = Barred(backend._admin.client)
     facts = ask_broker_facts(KafkaSettings.of(kafka.url), backend._admin)
     assert facts["brokers"] == 1
@@ -94,7 +92,7 @@ class Missing:
         return {"t": SimpleNamespace(result=lambda: found)}
 
 
-def test_shards_without_a_leader_or_with_too_few_copies_are_told(
+def test_shards_without_a_leader_or_with_too_few_copies_are_found(
     kafka: Kafka, backend: KafkaBackend
 ) -> None:
     kafka.make_topic("a", 2)
@@ -106,7 +104,7 @@ def test_shards_without_a_leader_or_with_too_few_copies_are_told(
     ]
 
 
-def test_what_is_unusual_about_a_stream_is_told(kafka: Kafka) -> None:
+def test_what_is_unusual_about_a_stream_is_found(kafka: Kafka) -> None:
     kafka.make_topic("usual", 3)
     kafka.make_topic("compact", cleanup_policy="compact")
     kafka.make_topic("open")
@@ -147,7 +145,7 @@ def test_deep_names_each_record_that_is_too_large_and_reads_on(kafka: Kafka) -> 
     assert told[2][1] == "3 records are whole"
 
 
-def test_what_is_trimmed_while_it_is_read_is_no_damage(
+def test_records_trimmed_while_doctor_reads_are_no_damage(
     kafka: Kafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with headrace.open(kafka.url) as hub:

@@ -54,7 +54,7 @@ def fence(way: Way) -> None:
     way.is_fenced = False
 
 
-def test_who_appends_and_who_follows_go_on_by_themselves(way: Way, url: str) -> None:
+def test_appends_and_followers_go_on_after_the_broker_was_fenced(way: Way, url: str) -> None:
     with (
         headrace.open(url, write_timeout="120s") as writer,
         headrace.open(url, write_timeout="120s") as reader,
@@ -67,7 +67,7 @@ def test_who_appends_and_who_follows_go_on_by_themselves(way: Way, url: str) -> 
         load.check()
 
 
-def test_without_the_c_half_too_though_appends_may_be_told(way: Way, url: str) -> None:
+def test_appends_and_followers_go_on_without_columns_too(way: Way, url: str) -> None:
     with headrace.open(url, settings={"native": False}, write_timeout="4s") as hub:
         stream = hub.create_stream("shop/orders", shards=1)
         follower = Following(stream, 0)
@@ -119,7 +119,7 @@ def test_a_watch_that_misses_changes_is_replaced(way: Way, url: str) -> None:
         assert found._watcher is not lost
 
 
-def test_a_reader_of_descriptions_that_hears_nothing_is_replaced(
+def test_a_silent_reader_of_descriptions_is_replaced(
     way: Way, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream_descriptions, "SILENT_S", 1.0)

@@ -13,7 +13,7 @@ from headrace.backends.kafka.groups import kept_groups
 from headrace.testing.children import until
 from headrace.tools.kafka_node import Broker
 from tests.backends.kafka.commands import Kafka
-from tests.backends.kafka.hubs import Place
+from tests.backends.kafka.hubs import KafkaPlace
 
 STREAM = "shop/orders"
 
@@ -36,7 +36,7 @@ def orders(kafka: Kafka) -> Iterator[headrace.Stream]:
         yield stream
 
 
-def test_groups_of_the_cluster_are_told_with_their_lag(
+def test_groups_of_the_cluster_are_listed_with_their_lag(
     kafka: Kafka, orders: headrace.Stream
 ) -> None:
     billing, other = kafka.group("billing"), kafka.group("other")
@@ -67,7 +67,7 @@ def test_a_shard_without_a_commit_is_unread(kafka: Kafka, orders: headrace.Strea
     assert kafka.lags(billing) == [0, 10]
 
 
-def test_a_checkpoint_in_what_was_trimmed_counts_what_is_kept(
+def test_lag_counts_kept_records_behind_a_trimmed_checkpoint(
     kafka: Kafka, orders: headrace.Stream
 ) -> None:
     billing = kafka.group("billing")
@@ -77,7 +77,7 @@ def test_a_checkpoint_in_what_was_trimmed_counts_what_is_kept(
     assert (row["lag"], row["pos"], row["end"]) == (3, 7, 10)
 
 
-def test_idle_lag_is_0_behind_marks_of_transactions(kafka: Kafka) -> None:
+def test_idle_lag_is_0_behind_transaction_markers(kafka: Kafka) -> None:
     kafka.make_topic("gaps")
     kafka.write("gaps", [b"a", b"b", b"c"])
     kafka.write("gaps", [b"x", b"y"], commit=False)
@@ -94,7 +94,7 @@ def test_idle_lag_is_0_behind_marks_of_transactions(kafka: Kafka) -> None:
     assert rows[before]["lag_s"] > 0
 
 
-def test_a_mark_alone_is_no_lag_where_the_records_were_trimmed(kafka: Kafka) -> None:
+def test_a_marker_alone_is_no_lag_where_the_records_were_trimmed(kafka: Kafka) -> None:
     kafka.make_topic("gaps")
     kafka.write("gaps", [b"a", b"b"])
     group = kafka.group("reader")
@@ -105,7 +105,7 @@ def test_a_mark_alone_is_no_lag_where_the_records_were_trimmed(kafka: Kafka) -> 
     assert (row["lag"], row["pos"], row["end"]) == (0, 3, 3)
 
 
-def test_however_many_marks_lie_behind_the_last_record_they_are_no_lag(kafka: Kafka) -> None:
+def test_any_number_of_markers_behind_the_last_record_is_no_lag(kafka: Kafka) -> None:
     group = kafka.group("billing")
     with headrace.open(kafka.url) as hub:
         stream = hub.create_stream("marked", shards=1)
@@ -148,7 +148,7 @@ def test_lag_ends_before_an_open_transaction(kafka: Kafka) -> None:
     assert kafka.lags(group) == [3]
 
 
-def test_a_group_with_members_is_told_too(kafka: Kafka, orders: headrace.Stream) -> None:
+def test_a_group_with_members_is_listed_too(kafka: Kafka, orders: headrace.Stream) -> None:
     group = kafka.group("living")
     consumer = Consumer(
         {
@@ -165,12 +165,12 @@ def test_a_group_with_members_is_told_too(kafka: Kafka, orders: headrace.Stream)
         assert kafka.lags(group) == [0, 0]
 
 
-def test_groups_of_other_hubs_and_of_copies_are_not_told(
+def test_groups_of_other_hubs_and_of_copies_are_not_listed(
     kafka: Kafka, orders: headrace.Stream, broker: Broker
 ) -> None:
     kafka.commit(kafka.group("billing"), STREAM, {0: 1})
     kafka.commit(f"headrace-copy.{kafka.prefix}", STREAM, {0: 1})
-    elsewhere = Place(broker)
+    elsewhere = KafkaPlace(broker)
     elsewhere.make_topic("x")
     elsewhere.commit(kafka.group("elsewhere"), "x", {0: 0})
     try:
@@ -191,7 +191,7 @@ def test_a_deleted_stream_takes_its_checkpoints_with_it(
     assert kafka.json("lag") == []
 
 
-def test_what_is_not_there_is_one_line(kafka: Kafka, orders: headrace.Stream) -> None:
+def test_a_missing_group_or_stream_is_one_line(kafka: Kafka, orders: headrace.Stream) -> None:
     billing = kafka.group("billing")
     kafka.commit(billing, STREAM, {0: 1})
     kafka.shell("--hub", kafka.url, "stream", "create", "other")

@@ -48,7 +48,7 @@ def _made(place: Path, count: int) -> list[list[Row]]:
         return _rows(hub)
 
 
-def test_to_a_broker_and_back_everything_is_as_it_was(url: str, tmp_path: Path) -> None:
+def test_a_mirror_to_a_broker_and_back_changes_nothing(url: str, tmp_path: Path) -> None:
     with (
         headrace.open(tmp_path / "here") as here,
         headrace.open(url) as there,

@@ -34,22 +34,22 @@ from headrace.core.records.row import Row
 from headrace.testing.children import Child, until
 from headrace.testing.contracts.backend_under_test import WAIT_S
 from headrace.tools.bench.usage import memory
-from tests.backends.kafka.hubs import Place
+from tests.backends.kafka.hubs import KafkaPlace
 
 
 @pytest.fixture
-def hub(place: Place) -> Iterator[headrace.Hub]:
+def hub(place: KafkaPlace) -> Iterator[headrace.Hub]:
     with headrace.open(place.url) as hub:
         yield hub
 
 
 @pytest.fixture
-def plain(place: Place) -> Iterator[headrace.Hub]:
+def plain(place: KafkaPlace) -> Iterator[headrace.Hub]:
     with headrace.open(f"{place.url}?native=false") as hub:
         yield hub
 
 
-def test_it_is_built_and_used_unless_told_otherwise(hub: headrace.Hub, plain: headrace.Hub) -> None:
+def test_columns_are_built_and_used_by_default(hub: headrace.Hub, plain: headrace.Hub) -> None:
     assert native_module.load_native() is not None, (
         "install a C compiler, then: rm .venv/.installed"
     )
@@ -57,8 +57,8 @@ def test_it_is_built_and_used_unless_told_otherwise(hub: headrace.Hub, plain: he
     assert plain.describe()["native"] is False
 
 
-def test_where_it_was_not_built_all_goes_on_without_it(
-    place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_a_hub_works_without_columns(
+    place: KafkaPlace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(native_module, "LIBRARY", tmp_path / "columns.so")
     missing = native_module.load_native.__wrapped__()
@@ -70,7 +70,7 @@ def test_where_it_was_not_built_all_goes_on_without_it(
         assert [record.value for record in stream.read(0)] == [b"%d" % i for i in range(100)]
 
 
-def test_one_that_was_built_of_another_source_is_not_used(
+def test_a_library_built_from_another_source_is_not_used(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     other = tmp_path / "columns.c"
@@ -79,7 +79,7 @@ def test_one_that_was_built_of_another_source_is_not_used(
     assert native_module.load_native.__wrapped__() is None
 
 
-def test_a_word_that_is_no_truth_value_is_refused(place: Place) -> None:
+def test_native_takes_true_or_false_only(place: KafkaPlace) -> None:
     with pytest.raises(headrace.BadSetting, match="native 'perhaps': true or false"):
         headrace.open(f"{place.url}?native=perhaps")
 
@@ -100,8 +100,8 @@ def _row(dice: random.Random, headed: bool) -> Row:
 
 
 @pytest.mark.parametrize("headed", [False, True], ids=["plain", "with headers"])
-def test_what_is_read_is_the_same_both_ways(
-    place: Place, hub: headrace.Hub, plain: headrace.Hub, headed: bool
+def test_reading_gives_the_same_with_and_without_columns(
+    place: KafkaPlace, hub: headrace.Hub, plain: headrace.Hub, headed: bool
 ) -> None:
     """Whatever the fields hold, with gaps between offsets, in pieces of any size."""
     dice = random.Random(11)
@@ -133,7 +133,7 @@ def test_what_is_read_is_the_same_both_ways(
     st.lists(st.tuples(st.none() | st.binary(max_size=9), st.none() | st.binary(max_size=9))),
     st.data(),
 )
-def test_a_chunk_counts_the_same_both_ways(
+def test_records_count_the_same_as_lists_and_as_columns(
     fields: list[tuple[bytes | None, bytes | None]], draw: st.DataObject
 ) -> None:
     keys, values = [key for key, _ in fields], [value for _, value in fields]
@@ -165,7 +165,7 @@ def _piece(keys: Sequence[bytes | None], data: Sequence[bytes | None]) -> pa.Rec
 
 
 @pytest.mark.parametrize("keyed", ["some", "none", "all"])
-def test_what_is_sent_is_the_same_both_ways(
+def test_appending_gives_the_same_with_and_without_columns(
     hub: headrace.Hub, plain: headrace.Hub, keyed: str
 ) -> None:
     dice = random.Random(12)
@@ -194,7 +194,7 @@ def test_timestamps_go_with_records_that_are_sent_as_columns(hub: headrace.Hub) 
     assert found.cast(pa.int64()).to_pylist() == [1000 * at for at in times]
 
 
-def test_a_client_that_takes_no_more_for_now_is_waited_for(place: Place) -> None:
+def test_columns_wait_for_a_client_whose_queue_is_full(place: KafkaPlace) -> None:
     few = {"queue.buffering.max.messages": 50}
     with headrace.open(place.url, settings=few) as hub:
         stream = hub.create_stream("a", shards=1)
@@ -202,7 +202,7 @@ def test_a_client_that_takes_no_more_for_now_is_waited_for(place: Place) -> None
         assert [record.value for record in stream.read(0)] == [b"%d" % i for i in range(5_000)]
 
 
-def test_records_are_columns_on_the_way(
+def test_records_move_as_columns(
     hub: headrace.Hub, plain: headrace.Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So that what the others compare is not one way twice."""
@@ -222,7 +222,7 @@ def test_records_are_columns_on_the_way(
     assert sum(made) == 100
 
 
-def test_nothing_is_kept_of_what_was_read(hub: headrace.Hub) -> None:
+def test_memory_of_read_records_is_freed(hub: headrace.Hub) -> None:
     stream = hub.create_stream("a", shards=1)
     value = bytes(1000)
     stream.append_arrow(_piece([b"key"] * 3_000, [value] * 3_000), shard=0)
@@ -239,7 +239,7 @@ def test_nothing_is_kept_of_what_was_read(hub: headrace.Hub) -> None:
     assert memory([os.getpid()]).rss - before < 30, "120 MB were read"
 
 
-def test_nothing_is_kept_of_what_was_fetched_ahead(
+def test_memory_of_records_fetched_ahead_is_freed(
     hub: headrace.Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cursors, "IDLE_S", 600.0)  # a queue that is looked at stays there
@@ -276,7 +276,7 @@ class Stop(BaseException):
     """What a handler of a signal raises."""
 
 
-def test_an_exception_at_any_moment_harms_nobody(hub: headrace.Hub) -> None:
+def test_an_exception_at_any_moment_leaves_a_client_that_reads_on(hub: headrace.Hub) -> None:
     """Ctrl-C comes between any two lines."""
     stream = hub.create_stream("a", shards=1)
     stream.append_arrow(_piece([b"key"] * 3_000, [bytes(100)] * 3_000), shard=0)
@@ -346,7 +346,7 @@ print("went on")
 """
 
 
-def test_a_client_whose_partition_is_gone_does_not_end_the_process(place: Place) -> None:
+def test_a_client_whose_partition_is_gone_does_not_end_the_process(place: KafkaPlace) -> None:
     """It complains in the call that takes records, and Python is not to be called back there."""
     with Child(["-c", GONE, place.url]) as child:
         assert child.output() == "went on\n"
@@ -368,7 +368,7 @@ def _check_closes(fetched: FetchedColumns) -> None:
     assert not ending.is_alive(), "the client waits for what was not given back"
 
 
-def test_what_was_taken_before_an_exception_is_given_back(hub: headrace.Hub) -> None:
+def test_messages_taken_before_an_exception_are_given_back(hub: headrace.Hub) -> None:
     """By the next call, whichever it is."""
     stream = hub.create_stream("a", shards=1)
     stream.append_arrow(_piece([b"key"] * 3_000, [bytes(100)] * 3_000), shard=0)
@@ -393,8 +393,8 @@ def test_what_was_taken_before_an_exception_is_given_back(hub: headrace.Hub) -> 
 
 @pytest.mark.parametrize("native", ["true", "false"])
 @pytest.mark.parametrize("most", [1, 3, 5, 1000])
-def test_a_record_that_cannot_be_taken_apart_is_named_and_can_be_passed(
-    place: Place, native: str, most: int
+def test_a_record_that_cannot_be_decoded_is_named_and_can_be_passed(
+    place: KafkaPlace, native: str, most: int
 ) -> None:
     """Other clients write headers whose names are no UTF-8."""
     with headrace.open(f"{place.url}?native={native}") as hub:
@@ -421,9 +421,7 @@ def test_a_record_that_cannot_be_taken_apart_is_named_and_can_be_passed(
 
 
 @pytest.mark.parametrize("native", ["true", "false"])
-def test_what_the_client_complains_about_behind_records_comes_behind_them(
-    place: Place, native: str
-) -> None:
+def test_an_error_behind_records_is_raised_after_them(place: KafkaPlace, native: str) -> None:
     with headrace.open(f"{place.url}?native={native}") as hub:
         stream = hub.create_stream("a", shards=1)
         stream.append_many([(b"%d" % i, "k") for i in range(20)])

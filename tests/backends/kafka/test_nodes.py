@@ -8,7 +8,7 @@ from pathlib import Path
 
 import headrace
 from headrace.tools.kafka_node import Broker
-from tests.backends.kafka.hubs import Place
+from tests.backends.kafka.hubs import KafkaPlace
 
 STREAMS = ("shop/orders", "shop/carts")
 EACH = 500
@@ -17,7 +17,7 @@ EACH = 500
 def test_processes_that_share_a_cluster_handle_every_record_once(
     broker: Broker, tmp_path: Path
 ) -> None:
-    place = Place(broker)
+    place = KafkaPlace(broker)
     with headrace.open(place.url) as hub:
         for name in STREAMS:
             stream = hub.create_stream(name, shards=3)

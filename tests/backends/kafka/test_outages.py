@@ -201,7 +201,7 @@ class Load:
 
 
 @pytest.mark.parametrize("turn", [1, 2, 3] if ALL else [1])
-def test_killed_twice_under_load(own: Broker, url: str, turn: int) -> None:
+def test_appends_survive_a_broker_killed_twice(own: Broker, url: str, turn: int) -> None:
     moments = dice(f"outages {turn}")
     with patient(url) as writer, patient(url) as reader:
         load = Load(writer, reader)
@@ -215,7 +215,9 @@ def test_killed_twice_under_load(own: Broker, url: str, turn: int) -> None:
 
 
 @pytest.mark.parametrize("while_s", [3.0, 12.0] if ALL else [12.0])
-def test_stopped_for_a_while_under_load(own: Broker, url: str, while_s: float) -> None:
+def test_appends_survive_a_broker_that_is_stopped_for_a_while(
+    own: Broker, url: str, while_s: float
+) -> None:
     """Shorter and longer than the client waits for an answer before it sends again."""
     with patient(url) as writer, patient(url) as reader:
         load = Load(writer, reader)
@@ -226,7 +228,7 @@ def test_stopped_for_a_while_under_load(own: Broker, url: str, while_s: float) -
         load.check()
 
 
-def test_who_follows_waits_longer_than_any_call(own: Broker, url: str) -> None:
+def test_a_follower_waits_longer_than_any_call(own: Broker, url: str) -> None:
     made(url)
     with headrace.open(url, write_timeout="2s") as hub, patient(url) as writer:
         stream = hub.stream("shop/orders")
@@ -251,7 +253,7 @@ def test_who_follows_waits_longer_than_any_call(own: Broker, url: str) -> None:
         assert all(each.error is None for each in waiting)
 
 
-def test_who_catches_up_waits_longer_than_any_call_too(own: Broker, url: str) -> None:
+def test_a_reader_that_catches_up_waits_longer_than_any_call_too(own: Broker, url: str) -> None:
     """It is stopped in the middle of a read that has taken some records already."""
     made(url)
     count = 20_000
@@ -276,7 +278,7 @@ def test_who_catches_up_waits_longer_than_any_call_too(own: Broker, url: str) ->
         assert follower.numbers == list(range(count))
 
 
-def test_killed_under_a_mirror_again_and_again(own: Broker, url: str) -> None:
+def test_a_mirror_survives_a_broker_killed_again_and_again(own: Broker, url: str) -> None:
     values = [b"%0100d" % number for number in range(150_000)]
     kills = 2
     with headrace.open("memory:") as here, patient(url) as there:
@@ -368,7 +370,7 @@ def test_a_read_gives_up_in_time_and_the_next_one_works(
 
 
 @pytest.mark.parametrize("number", STOPPED)
-def test_whoever_creates_trims_or_deletes_is_told_in_time(
+def test_create_trim_and_delete_give_up_in_time(
     own: Broker, url: str, number: signal.Signals
 ) -> None:
     made(url)
@@ -389,7 +391,7 @@ def test_whoever_creates_trims_or_deletes_is_told_in_time(
 
 
 @pytest.mark.parametrize("number", BOTH)
-def test_a_hub_closes_soon_while_its_broker_is_gone(
+def test_a_hub_closes_within_seconds_while_its_broker_is_gone(
     own: Broker, url: str, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Else an append may wait for a look at its topic, and has sent nothing.
@@ -451,7 +453,7 @@ def test_a_hub_closes_while_it_is_used(own: Broker, url: str) -> None:
 # Streams that others delete
 
 
-def test_a_follower_of_a_stream_that_others_delete_is_told(own: Broker, url: str) -> None:
+def test_a_follower_of_a_deleted_stream_raises(own: Broker, url: str) -> None:
     with headrace.open(url) as hub, headrace.open(url) as other:
         stream = hub.create_stream("shop/orders", shards=1)
         stream.append(b"1")
@@ -493,9 +495,7 @@ def test_a_stream_created_anew_is_not_taken_for_the_old_one(own: Broker, url: st
         assert hub.stream("shop/orders").append(b"new").offset == 20
 
 
-def test_appends_to_other_streams_go_on_when_one_is_deleted_by_others(
-    own: Broker, url: str
-) -> None:
+def test_appends_to_other_streams_go_on_when_one_is_deleted(own: Broker, url: str) -> None:
     """They share a producer, which is of no more use then."""
     with headrace.open(url) as hub, headrace.open(url) as other:
         deleted, kept = hub.create_stream("a", shards=1), hub.create_stream("b", shards=4)
@@ -517,7 +517,7 @@ def test_appends_to_other_streams_go_on_when_one_is_deleted_by_others(
 # What is said
 
 
-def test_an_outage_and_its_end_are_told_and_not_again_and_again(
+def test_an_outage_and_its_end_are_logged_once(
     own: Broker, url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with patient(url) as hub:
@@ -549,7 +549,7 @@ def share_of_a_core() -> float:
     return (time.process_time() - before[0]) / (time.monotonic() - before[1])
 
 
-def test_waiting_costs_next_to_nothing(own: Broker, url: str) -> None:
+def test_waiting_readers_use_hardly_any_cpu(own: Broker, url: str) -> None:
     with headrace.open(url) as hub:
         stream = hub.create_stream("shop/orders", shards=1)
         stream.append(b"1")
@@ -562,7 +562,7 @@ def test_waiting_costs_next_to_nothing(own: Broker, url: str) -> None:
 
 
 @pytest.mark.parametrize("shards", [8])
-def test_nobody_goes_on_fetching_when_reads_are_over(own: Broker, url: str, shards: int) -> None:
+def test_no_client_goes_on_fetching_when_reads_are_over(own: Broker, url: str, shards: int) -> None:
     with headrace.open(url) as hub:
         stream = hub.create_stream("shop/orders", shards=shards)
         for shard in range(shards):

@@ -71,7 +71,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     return World(monkeypatch)
 
 
-def test_one_that_is_silent_for_long_is_replaced_and_ends(world: World) -> None:
+def test_a_client_that_is_silent_for_long_is_replaced_and_ends(world: World) -> None:
     world.codes[world.asked.client] = KafkaError._TIMED_OUT
     began_s = world.now_s
     assert world.ask(patience_s=60.0) == "answer"
@@ -81,7 +81,7 @@ def test_one_that_is_silent_for_long_is_replaced_and_ends(world: World) -> None:
     assert world.made[0]() is None
 
 
-def test_one_that_is_replaced_when_patience_is_over_ends_too(world: World) -> None:
+def test_a_client_replaced_when_patience_is_over_ends_too(world: World) -> None:
     """Not only when the collector of garbage comes by: that may be in a thread of the client."""
     world.code = KafkaError._TIMED_OUT
     world.fails(patience_s=SILENT_S + 2.0)
@@ -89,7 +89,7 @@ def test_one_that_is_replaced_when_patience_is_over_ends_too(world: World) -> No
     assert world.made[0]() is None
 
 
-def test_calls_without_patience_count_together(world: World) -> None:
+def test_silent_calls_without_patience_add_up(world: World) -> None:
     world.code = KafkaError._TRANSPORT
     for _ in range(4):
         world.fails()
@@ -97,7 +97,7 @@ def test_calls_without_patience_count_together(world: World) -> None:
     assert len(world.made) == 2
 
 
-def test_the_next_one_is_given_twice_as_long(world: World) -> None:
+def test_the_next_client_gets_twice_as_much_time(world: World) -> None:
     world.code = KafkaError._TIMED_OUT
     world.fails(patience_s=60.0)
     assert len(world.made) == 4  # after 5, 10 and 20 seconds, and 40 are not over
@@ -124,7 +124,7 @@ def _others_are_answered(world: World) -> None:
     ],
     ids=["others are answered", "nothing is asked for an hour"],
 )
-def test_silence_that_was_broken_does_not_count(
+def test_silence_before_an_answer_or_a_pause_does_not_count(
     world: World, between: Callable[[World], None]
 ) -> None:
     world.code = KafkaError._TIMED_OUT
@@ -135,7 +135,7 @@ def test_silence_that_was_broken_does_not_count(
     assert len(world.made) == 1
 
 
-def test_one_question_that_takes_long_is_not_enough(world: World) -> None:
+def test_one_long_call_alone_does_not_replace_a_client(world: World) -> None:
     world.code = KafkaError._TIMED_OUT
     world.fails(took_s=10.0)
     assert len(world.made) == 1
@@ -143,13 +143,13 @@ def test_one_question_that_takes_long_is_not_enough(world: World) -> None:
     assert len(world.made) == 2
 
 
-def test_an_answer_that_no_leader_is_there_is_an_answer(world: World) -> None:
+def test_the_answer_that_there_is_no_leader_is_no_silence(world: World) -> None:
     world.code = KafkaError.LEADER_NOT_AVAILABLE
     world.fails(patience_s=30.0)
     assert len(world.made) == 1
 
 
-def test_who_was_asked_before_the_last_answer_is_not_blamed(world: World) -> None:
+def test_a_call_begun_before_the_last_answer_does_not_count(world: World) -> None:
     def long_ago(client: Client) -> str:
         for _ in range(4):
             assert world.ask(took_s=0.1) == "answer"

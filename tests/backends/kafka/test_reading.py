@@ -18,17 +18,17 @@ from headrace.backends.kafka.reading.listed import ListedRecords
 from headrace.ops.doctor import find_damage
 from headrace.testing.contracts.backend_under_test import WAIT_S
 from headrace.tools.kafka_node import Broker
-from tests.backends.kafka.hubs import Place
+from tests.backends.kafka.hubs import KafkaPlace
 
 
 @pytest.fixture(params=["true", "false"], ids=["native", "messages"])
-def hub(place: Place, request: pytest.FixtureRequest) -> Iterator[headrace.Hub]:
+def hub(place: KafkaPlace, request: pytest.FixtureRequest) -> Iterator[headrace.Hub]:
     with headrace.open(f"{place.url}?native={request.param}") as hub:
         yield hub
 
 
 @pytest.fixture
-def damaged(place: Place, hub: headrace.Hub, broker: Broker) -> headrace.Stream:
+def damaged(place: KafkaPlace, hub: headrace.Hub, broker: Broker) -> headrace.Stream:
     """Three batches of ten records; a bit of the second is another one."""
     stream = hub.create_stream("a", shards=1)
     for batch in range(3):
@@ -54,8 +54,8 @@ def test_a_damaged_batch_is_named_and_what_lies_behind_it_is_read(damaged: headr
         assert (why.value.start, why.value.end) == (10, 20)
 
 
-def test_what_comes_with_the_news_of_damage_is_not_handed_out_before_it(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+def test_records_behind_damage_are_not_returned_before_it_is_raised(
+    place: KafkaPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The client may find its way behind a damaged batch by chance."""
     offsets = [*range(10), *range(20, 30)]
@@ -72,7 +72,7 @@ def test_what_comes_with_the_news_of_damage_is_not_handed_out_before_it(
             next(reading)
 
 
-def test_doctor_counts_what_is_whole_before_and_behind_damage(
+def test_doctor_counts_whole_records_before_and_behind_damage(
     hub: headrace.Hub, damaged: headrace.Stream
 ) -> None:
     first, second = find_damage(hub, "a")
@@ -90,8 +90,8 @@ NARROW = {
 
 @pytest.mark.parametrize("native", ["true", "false"])
 @pytest.mark.parametrize("follow", [True, False])
-def test_an_answer_larger_than_the_client_takes_is_told_with_the_limit(
-    place: Place, native: str, follow: bool
+def test_an_answer_larger_than_the_client_takes_raises_with_the_limit(
+    place: KafkaPlace, native: str, follow: bool
 ) -> None:
     with headrace.open(place.url) as wide:
         stream = wide.create_stream("a", shards=1)
@@ -127,8 +127,8 @@ def test_an_answer_larger_than_the_client_takes_is_told_with_the_limit(
         b"x",
     ],
 )
-def test_a_header_of_ours_that_others_wrote_is_a_header_like_any_other(
-    place: Place, hub: headrace.Hub, packed: bytes
+def test_a_header_with_our_name_from_another_program_is_kept(
+    place: KafkaPlace, hub: headrace.Hub, packed: bytes
 ) -> None:
     stream = hub.create_stream("a", shards=1)
     producer = Producer({"bootstrap.servers": place.bootstrap})
@@ -139,7 +139,7 @@ def test_a_header_of_ours_that_others_wrote_is_a_header_like_any_other(
     assert stream.read_arrow(0).read_all().num_rows == 1
 
 
-def test_what_was_taken_is_handed_out_before_it_is_told_that_nobody_answers(
+def test_records_at_hand_are_returned_before_unreachable_is_raised(
     hub: headrace.Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = hub.create_stream("a", shards=1)

@@ -28,7 +28,7 @@ from headrace.core.records.row import Row
 from headrace.testing.children import until
 from headrace.testing.contracts.backend_under_test import WAIT_S
 from headrace.tools.kafka_node import Broker
-from tests.backends.kafka.hubs import Place
+from tests.backends.kafka.hubs import KafkaPlace
 
 READ, WRITE, DESCRIBE = AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE
 SETTINGS = AclOperation.DESCRIBE_CONFIGS
@@ -47,7 +47,7 @@ ALL = AclBindingFilter(
 class Rights:
     """Of ann, who has none at first; whoever comes without a name may do everything."""
 
-    def __init__(self, broker: Broker, place: Place) -> None:
+    def __init__(self, broker: Broker, place: KafkaPlace) -> None:
         self.place = place
         self.admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
         self._url = f"kafka://{broker.address('SASL')}/{place.prefix}"
@@ -101,7 +101,7 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 @pytest.fixture
 def rights(strict: Broker) -> Iterator[Rights]:
-    place = Place(strict)
+    place = KafkaPlace(strict)
     rights = Rights(strict, place)
     yield rights
     rights.revoke_all()
@@ -118,7 +118,7 @@ def root(rights: Rights) -> Iterator[headrace.Hub]:
 
 
 @pytest.mark.parametrize("granted", [(), (DESCRIBE,)], ids=["nothing", "describe"])
-def test_who_may_not_read_what_streams_hold_is_refused_and_told_the_right(
+def test_without_the_right_to_read_descriptions_a_stream_is_refused_with_that_right(
     rights: Rights, root: headrace.Hub, granted: tuple[Any, ...]
 ) -> None:
     root.create_stream("a", shards=4, codec="json", routing="md5-range")
@@ -134,7 +134,7 @@ def test_who_may_not_read_what_streams_hold_is_refused_and_told_the_right(
             assert "\n" not in str(why.value)
 
 
-def test_who_may_read_what_streams_hold_routes_keys_as_everybody_else(
+def test_with_the_right_to_read_descriptions_keys_are_routed_as_ever(
     rights: Rights, root: headrace.Hub
 ) -> None:
     theirs = root.create_stream("a", shards=4, codec="json", routing="md5-range")
@@ -146,7 +146,7 @@ def test_who_may_read_what_streams_hold_routes_keys_as_everybody_else(
     assert own == [theirs.append({}, key).shard for key in keys]
 
 
-def test_where_no_stream_is_described_the_right_to_see_that_is_enough(
+def test_without_descriptions_the_right_to_see_their_topic_is_enough(
     rights: Rights, root: headrace.Hub
 ) -> None:
     root.create_stream("a", shards=1)
@@ -163,7 +163,7 @@ def test_where_no_stream_is_described_the_right_to_see_that_is_enough(
 # Settings of topics
 
 
-def test_a_topic_whose_settings_may_not_be_seen_is_a_stream_all_the_same(
+def test_a_topic_whose_settings_may_not_be_seen_is_a_stream_too(
     rights: Rights, root: headrace.Hub, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name in ("a", "b"):
@@ -183,7 +183,7 @@ def test_a_topic_whose_settings_may_not_be_seen_is_a_stream_all_the_same(
     assert sum("DescribeConfigs" in line for line in caplog.messages) == 1
 
 
-def test_who_creates_has_to_end_before_it_is_seen_by_those_who_may_not_see_its_settings(
+def test_a_half_made_stream_is_hidden_from_users_who_may_not_see_its_settings(
     rights: Rights, root: headrace.Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     died = RuntimeError("died half way")
@@ -237,7 +237,7 @@ def test_a_follower_needs_no_right_to_a_group(
         assert next(following).value == b"after it"
 
 
-def test_what_streams_hold_is_read_without_a_right_to_a_group(
+def test_descriptions_are_read_without_a_right_to_a_group(
     rights: Rights, root: headrace.Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root.create_stream("a", shards=1, codec="json")

@@ -84,7 +84,7 @@ def test_streams_behind_every_listener(broker: Broker, listener: str, mechanism:
 
 
 @pytest.mark.usefixtures("hidden")
-def test_all_of_it_in_the_url(broker: Broker) -> None:
+def test_all_settings_can_be_in_the_url(broker: Broker) -> None:
     bob = broker.bob
     address, query = broker.address("SASLTLS"), "&".join(
         [
@@ -129,7 +129,9 @@ def test_certificates_that_are_not_verified_are_warned_of(
     assert [NOT_VERIFIED in line for line in warnings(caplog)].count(True) == 1
 
 
-def test_verified_ones_are_not(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+def test_certificates_that_are_verified_are_not_warned_of(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
     round_trip(f"kafka://{broker.address('TLS')}", let_in(broker, "TLS"))
     assert not [line for line in warnings(caplog) if NOT_VERIFIED in line]
 
@@ -238,13 +240,13 @@ def test_every_case_is_tried(broker: Broker) -> None:
 
 @pytest.mark.usefixtures("hidden")
 @pytest.mark.parametrize("case", CASES)
-def test_who_is_not_let_in_is_told_why(broker: Broker, case: str) -> None:
+def test_a_refused_client_gets_the_reason(broker: Broker, case: str) -> None:
     listener, settings, error, told, host = failing(broker)[case]
     url = f"kafka://{host}:{port(broker, listener)}"
     assert_told(broker, url, settings, error, told)
 
 
-def test_whoever_is_told_so_would_come_in_with_the_right_name(broker: Broker) -> None:
+def test_a_client_refused_for_the_host_name_connects_with_the_right_one(broker: Broker) -> None:
     """Red if the host name were refused for another reason."""
     settings = {**let_in(broker, "TLS"), "ssl.endpoint.identification.algorithm": "none"}
     with headrace.open(f"kafka://{NAMELESS}:{port(broker, 'TLS')}", settings=settings) as hub:
@@ -310,18 +312,18 @@ def test_a_second_broker_is_used_when_the_first_does_not_let_us_in(broker: Broke
             hub.streams()
 
 
-def test_all_down_is_told(broker: Broker, free: list[str]) -> None:
+def test_unreachable_is_raised_when_all_brokers_are_down(broker: Broker, free: list[str]) -> None:
     for hosts in (free[:1], free, [free[0], f"{NO_NAME}:9092"]):
         told = ("no broker answers", hosts[0], "Connection refused")
         assert_told(broker, "kafka://" + ",".join(hosts), None, Unreachable, told)
 
 
-def test_a_name_that_does_not_resolve_is_told(broker: Broker) -> None:
+def test_a_name_that_does_not_resolve_is_named(broker: Broker) -> None:
     told = ("no broker answers", "Failed to resolve", NO_NAME)
     assert_told(broker, f"kafka://{NO_NAME}:9092", None, Unreachable, told)
 
 
-def test_one_that_never_answers_is_told(broker: Broker) -> None:
+def test_a_broker_that_never_answers_raises_in_time(broker: Broker) -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()

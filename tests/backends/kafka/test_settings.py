@@ -45,7 +45,7 @@ def refused(url: str, settings: Mapping[str, object] | None = None) -> str:
         ("kafka://[2001:db8::7],[::ffff:1.2.3.4]:1", ["[2001:db8::7]:9092", "[::ffff:1.2.3.4]:1"]),
     ],
 )  # fmt: skip
-def test_brokers_with_the_usual_port_where_none_is_said(url: str, brokers: list[str]) -> None:
+def test_brokers_get_the_default_port(url: str, brokers: list[str]) -> None:
     settings = of(url)
     assert list(settings.brokers) == brokers
     assert settings.bootstrap == ",".join(brokers)
@@ -75,7 +75,7 @@ def test_brokers_with_the_usual_port_where_none_is_said(url: str, brokers: list[
         "kafka:/one",
     ],
 )
-def test_what_is_no_broker_is_refused(url: str) -> None:
+def test_text_that_is_no_broker_is_refused(url: str) -> None:
     assert "kafka://host:9092" in refused(url)
 
 
@@ -96,7 +96,7 @@ def test_a_user_before_a_host_is_refused_and_its_password_not_shown(url: str) ->
     assert "hunter2" not in told
 
 
-def test_what_stands_for_a_port_is_not_shown() -> None:
+def test_text_in_place_of_a_port_is_not_shown() -> None:
     """It may be the password of somebody whose @ went into the query."""
     assert "hunter2" not in refused("kafka://ann:hunter2?client.id=x@one")
 
@@ -111,7 +111,7 @@ def test_a_prefix_of_topics(path: str, prefix: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/.a", "/a/b", "/a b", "/a--b", "/ä", "/a%2fb", "/" + "a" * 101])
-def test_what_is_no_prefix_is_refused(path: str) -> None:
+def test_text_that_is_no_prefix_is_refused(path: str) -> None:
     assert "bad prefix" in refused(f"kafka://one{path}")
 
 
@@ -156,7 +156,7 @@ def test_bytes_that_are_no_text_are_refused_and_not_replaced() -> None:
 @pytest.mark.parametrize(
     "query", ["hunter2", "=hunter2", "a=b&hunter2", "a=b&", "&a=b", "sasl.password=x&hunter2=1"]
 )
-def test_what_is_no_pair_is_refused_and_not_shown(query: str) -> None:
+def test_text_that_is_no_pair_is_refused_and_not_shown(query: str) -> None:
     told = refused(f"kafka://one?{query}")
     assert "name=value" in told
     assert "hunter2" not in told
@@ -177,18 +177,18 @@ def test_settings_behind_a_password_are_settings() -> None:
         ("kafka://one?client.id=x", {"client.id": "x"}),
     ],
 )
-def test_given_twice_is_refused(url: str, more: Mapping[str, object] | None) -> None:
+def test_a_setting_given_twice_is_refused(url: str, more: Mapping[str, object] | None) -> None:
     assert "'client.id' is given twice" in refused(url, more)
 
 
 @pytest.mark.parametrize("name", sorted(OURS))
-def test_what_is_not_the_callers_to_set_is_refused_with_the_reason(name: str) -> None:
+def test_properties_that_headrace_sets_are_refused_with_the_reason(name: str) -> None:
     for told in (refused(f"kafka://one?{name}=1"), refused("kafka://one", {name: 1})):
         assert repr(name) in told
         assert told.endswith(OURS[name])
 
 
-def test_what_the_guarantees_rest_on_cannot_be_set() -> None:
+def test_properties_that_the_guarantees_need_cannot_be_set() -> None:
     """But for names that say how much and how long, all that we set ourselves is refused."""
     tuned = {
         "log_level", "allow.auto.create.topics", "socket.timeout.ms", "check.crcs",
@@ -212,6 +212,43 @@ def test_an_unknown_property_is_refused_by_its_name(name: str) -> None:
     assert "hunter2" not in refused(NOWHERE, {name: "hunter2"})
     if name:
         assert repr(name) in refused(f"{NOWHERE}?{name}=hunter2")
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("lingr.ms", "linger.ms"),
+        ("sasl.pasword", "sasl.password"),
+        ("Client.Id", "client.id"),
+        ("fetchmax", "fetch_max"),
+        ("write_timeot", "write_timeout"),
+        ("nativ", "native"),
+    ],
+)
+def test_an_unknown_property_is_refused_with_the_nearest_known_one(name: str, meant: str) -> None:
+    for told in (refused(NOWHERE, {name: "1"}), refused(f"{NOWHERE}?{name}=1")):
+        assert told.endswith(f"{name!r}; did you mean {meant!r}?")
+
+
+def test_no_property_that_headrace_sets_itself_is_suggested() -> None:
+    assert "did you mean" not in refused(NOWHERE, {"group.idd": "x"})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "takes"),
+    [
+        ("linger.ms", "x", "'linger.ms'; it takes a number, 0 to 900000"),
+        ("retries", "many", "'retries'; it takes a whole number, 0 to 2147483647"),
+        ("compression.type", "zip", "'compression.type'; it takes one of none, gzip, snappy, lz4"),
+        ("security.protocol", "SASL", "it takes one of plaintext, ssl, sasl_plaintext, sasl_ssl"),
+        ("socket.keepalive.enable", "maybe", "true or false"),
+        ("debug", "foo", "it takes some of generic, broker,"),
+    ],
+)
+def test_a_bad_value_is_refused_with_the_values_that_its_property_takes(
+    name: str, value: str, takes: str
+) -> None:
+    assert takes in refused(NOWHERE, {name: value})
 
 
 @pytest.mark.parametrize(
@@ -241,11 +278,11 @@ def test_a_file_that_is_missing_is_named(name: str) -> None:
     assert f"{name} '/nowhere/at-all.pem': No such file or directory" in told
 
 
-def test_a_mechanism_that_the_client_lacks_is_told_with_those_it_has() -> None:
+def test_a_mechanism_that_the_client_lacks_is_refused_with_those_it_has() -> None:
     told = refused(NOWHERE, {"security.protocol": "SASL_SSL"})
     assert "set sasl.mechanism" in told
-    assert "PLAIN" in told
-    assert "SCRAM" in told
+    assert "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512" in told
+    assert "SASL_SCRAM" not in told
     assert "recompile" not in told
 
 
@@ -306,7 +343,7 @@ def test_no_text_of_ours_holds_a_secret(name: str, caplog: pytest.LogCaptureFixt
     assert SECRET not in caplog.text
 
 
-def test_a_secret_within_another_leaves_nothing_of_it() -> None:
+def test_a_secret_inside_another_is_hidden_whole() -> None:
     settings = of("kafka://one", {"sasl.password": "ab", "ssl.key.password": "abcd"})
     assert "cd" not in settings.without_secrets("<abcd>")
 
@@ -322,7 +359,7 @@ def test_a_secret_within_another_leaves_nothing_of_it() -> None:
         {"sasl.oauthbearer.method": SECRET},
     ],
 )
-def test_what_is_refused_says_no_secret(
+def test_no_refusal_shows_a_secret(
     wrong: dict[str, object], caplog: pytest.LogCaptureFixture
 ) -> None:
     given = {"sasl.password": SECRET, "ssl.key.password": SECRET, **wrong}
@@ -333,6 +370,6 @@ def test_what_is_refused_says_no_secret(
         assert shown not in caplog.text
 
 
-def test_a_hash_sign_is_told_how_it_is_written() -> None:
+def test_a_hash_sign_is_refused_with_how_to_write_it() -> None:
     with pytest.raises(BadHub, match="a # is written %23"):
         of("kafka://one:9092#part")

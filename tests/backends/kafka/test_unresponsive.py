@@ -15,7 +15,7 @@ class Enough(Exception):
     pass
 
 
-def test_what_a_call_raises_is_raised() -> None:
+def test_an_exception_of_a_watched_call_is_raised() -> None:
     def refuse() -> None:
         raise Enough
 
@@ -36,7 +36,7 @@ def test_a_call_that_ends_is_waited_for() -> None:
     assert looks == 3
 
 
-def test_one_that_never_returns_is_left_behind_when_that_is_said() -> None:
+def test_a_call_that_never_returns_is_left_behind() -> None:
     never = threading.Event()
 
     def look() -> None:
@@ -47,7 +47,7 @@ def test_one_that_never_returns_is_left_behind_when_that_is_said() -> None:
     never.set()
 
 
-def test_signals_are_answered_meanwhile() -> None:
+def test_signals_are_handled_during_a_watched_call() -> None:
     never = threading.Event()
 
     def handle(*_: object) -> None:

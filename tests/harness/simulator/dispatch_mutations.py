@@ -122,7 +122,7 @@ MUTATIONS = [
     ),
     _one(
         "a new lane counts as warm for the shards of the lost one", 100,
-        "hold.last_lane = None  # a lane", "pass  # a lane",
+        "hold.last_lane = None  # a later lane", "pass  # a later lane",
     ),
     _one(
         "the lane that had a shard is not asked first", 20,

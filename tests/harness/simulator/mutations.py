@@ -10,7 +10,7 @@ MEMBER = "headrace.core.groups.seat"
 GROUP = "headrace.core.groups.machine"
 DRAFT = "headrace.core.groups.draft"
 WATCH = "headrace.core.groups.silence"
-CHECKPOINT = "headrace.core.groups.checkpoint"
+HANDED_OUT = "headrace.core.groups.handed_out"
 TRANSACTION = "headrace.core.transaction"
 COORDINATOR = "headrace.groups.coordinator"
 GROUP_BYTES = "headrace.core.groups.group_bytes"
@@ -113,7 +113,7 @@ MUTATIONS = [
         "            )",
     ),
     _one(
-        "records are committed before they are handled", 10, CHECKPOINT,
+        "records are committed before they are handled", 10, HANDED_OUT,
         "self._ends[start] = end\n", "self._ends[start] = end\n        self.done(start, 0.0)\n",
     ),
     _one(
@@ -163,7 +163,7 @@ MUTATIONS = [
         "    if event.member not in group.members:",
     ),
     _one(
-        "what is done is not committed while nothing follows", 10, CHECKPOINT,
+        "what is done is not committed while nothing follows", 10, HANDED_OUT,
         "return self._since is not None and now - self._since >= every_s",
         "return self.next - self.committed >= 3",
     ),
@@ -172,11 +172,11 @@ MUTATIONS = [
         (
             Change(
                 WATCH,
-                "silent_s = now_s - seen.since_s", "silent_s = 3 * (now_s - seen.since_s)",
+                "silent_s = now_s - last.since_s", "silent_s = 3 * (now_s - last.since_s)",
             ),
             # Else the last look before the write finds that the member was not silent long enough.
             Change(
-                WATCH, "return self._looked_s - seen.since_s >= evict.silent_s", "return True",
+                WATCH, "return self._looked_s - last.since_s >= evict.silent_s", "return True",
             ),
         ),
     ),

@@ -1,5 +1,5 @@
-"""The Java process of a session: started so that its settings stay private, and what it says comes
-out where this process says things."""
+"""Starts the Java process of a session, so that its settings stay private, and forwards its output
+to the standard error of this process."""
 
 from __future__ import annotations
 
@@ -20,54 +20,57 @@ if TYPE_CHECKING:
 SUBMIT = "PYSPARK_SUBMIT_ARGS"
 REASON_BYTES = 65_536
 ENDED_S = 0.5
-"""Whoever cannot reach it any more waits so long to hear how it ended."""
+"""How long a caller that cannot reach Java waits for its exit code."""
 
 _NOISE = (b"WARNING: Using incubator modules",)
-"""Said by Java itself, before any setting can quieten it."""
+"""Lines that Java prints before any setting can prevent it."""
+
+_muted = threading.Event()
 
 
-_unheard = threading.Event()
-
-
-def hear_no_more() -> None:
-    """Of a session that is being stopped: its workers complain that theirs is gone. Until the next
-    one."""
-    _unheard.set()
+def mute_java() -> None:
+    """Forward no more output until the next session: while one is stopped, its workers complain
+    that it is gone."""
+    _muted.set()
 
 
 def launch_java(conf: SparkConf) -> None:
-    """Unless this process has one already. It is in a process session of its own: Ctrl-C and
-    SIGTERM to a group are for who runs lanes, and lets them end in order."""
+    """Start Java, unless this process has one already. It runs in a process session of its own, so
+    that Ctrl-C and SIGTERM to a process group do not reach it: the replica ends its lanes in
+    order."""
     from pyspark import SparkContext
     from pyspark.errors import PySparkRuntimeError
     from pyspark.java_gateway import launch_gateway
 
-    _unheard.clear()
+    _muted.clear()
     if SparkContext._gateway is None:
-        said, to_say = os.pipe()
-        lines = os.fdopen(said, "rb")
+        read_end, write_end = os.pipe()
+        lines = os.fdopen(read_end, "rb")
         launch: Callable[..., Any] = launch_gateway
         try:
-            with _told(conf) as told:
-                how = {"stderr": to_say, "start_new_session": True, "pass_fds": (told,)}
+            with _private_settings(conf) as file:
+                how = {"stderr": write_end, "start_new_session": True, "pass_fds": (file,)}
                 gateway = launch(None, how)
         except PySparkRuntimeError as why:
-            os.close(to_say)
+            os.close(write_end)
             raise Refused(f"Java does not start: {_reason(lines) or why}") from why
-        os.close(to_say)
+        os.close(write_end)
         _forward(lines)
         SparkContext._ensure_initialized(gateway=gateway)
 
 
 def _reason(lines: IO[bytes]) -> str:
-    """The first thing that Java said before it ended."""
-    told = [line.decode(errors="backslashreplace").strip() for line in lines.readlines(REASON_BYTES)
-            if not line.startswith(_NOISE)]  # fmt: skip
-    return next(filter(None, told), "")
+    """The first line that Java printed before it ended."""
+    printed = [
+        line.decode(errors="backslashreplace").strip()
+        for line in lines.readlines(REASON_BYTES)
+        if not line.startswith(_NOISE)
+    ]
+    return next(filter(None, printed), "")
 
 
 def kill_java() -> None:
-    """With its workers' daemon."""
+    """Kill Java and the daemon of its workers."""
     from pyspark import SparkContext
 
     process = getattr(SparkContext._gateway, "proc", None)
@@ -76,7 +79,7 @@ def kill_java() -> None:
 
 
 def java_ended() -> str | None:
-    """How the Java of this process has ended; None if it lives."""
+    """How the Java of this process has ended, waiting a moment for it; None if it lives."""
     from pyspark import SparkContext
 
     process = getattr(SparkContext._gateway, "proc", None)
@@ -89,8 +92,9 @@ def java_ended() -> str | None:
     return f"Java has ended by signal {-code}" if code < 0 else f"Java has ended with code {code}"
 
 
-def quieten(context: SparkContext) -> SparkContext:
-    """A server of PySpark that Java calls prints a trace when Java dies: that is said elsewhere."""
+def quiet_accumulators(context: SparkContext) -> SparkContext:
+    """Print no trace when Java dies: PySpark's server of accumulators does, and the lanes report it
+    already."""
     server: Any = context._accumulatorServer
     before = server.handle_error
 
@@ -103,9 +107,9 @@ def quieten(context: SparkContext) -> SparkContext:
 
 
 @contextmanager
-def _told(conf: SparkConf) -> Iterator[int]:
-    """Settings reach Java by a file: on its command line everybody could read them. The file lies
-    in memory, and is gone with who has it open."""
+def _private_settings(conf: SparkConf) -> Iterator[int]:
+    """A file with the settings for Java: on its command line all users could read them. The file is
+    in memory, and gone when the last process closes it."""
     with os.fdopen(os.memfd_create("headrace-spark"), "w", encoding="utf-8") as file:
         file.writelines(f"{key}={_escaped(value)}\n" for key, value in conf.getAll())
         file.flush()
@@ -121,19 +125,19 @@ def _told(conf: SparkConf) -> Iterator[int]:
 
 
 def _escaped(value: str) -> str:
-    """As Java's properties have it."""
+    """A value as a properties file of Java needs it."""
     text = value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
     return f"\\{text}" if text.startswith(" ") else text
 
 
 def _forward(lines: IO[bytes]) -> None:
-    """What Java and the workers say, on whatever is the standard error now: a live view may have
-    taken it over."""
+    """Forward the output of Java and the workers to the standard error of the moment: a live view
+    may have replaced it."""
 
     def forward() -> None:
         for line in lines:
-            if not line.startswith(_NOISE) and not _unheard.is_set():
-                with suppress(OSError, ValueError):  # closed; but Java must not wait for a reader
+            if not line.startswith(_NOISE) and not _muted.is_set():
+                with suppress(OSError, ValueError):  # closed; go on reading, or Java would wait
                     sys.stderr.write(line.decode(errors="backslashreplace"))
                     sys.stderr.flush()
 

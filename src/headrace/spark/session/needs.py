@@ -1,4 +1,4 @@
-"""What must be there before anything of Spark is started: one clear line about what is not."""
+"""Checks what Spark needs before anything of it is started: one line about what is missing."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ INSTALL = "pip install 'headrace[spark]'"
 OR_LOCAL = "or run without Spark: --engine local"
 PANDAS_MIN, PANDAS_BELOW = (2, 2), (3,)
 SPARE_SLOTS = 2
-"""Beside those of the lanes: while a lost lane still holds its own, its successor takes one."""
+"""Slots beside those of the lanes: while a lost lane still holds its slot, its successor takes one
+of these."""
 
 ANSWER_S = 5.0
-"""So long a master or a server may take to answer; Spark itself would ask for minutes."""
+"""How long a master or a server may take to answer; Spark itself would try for minutes."""
 _PORTS = {"spark": 7077, "sc": 15002}
 _PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
 
@@ -56,7 +57,7 @@ def check_java() -> None:
 
 
 def check_python(workers: str) -> None:
-    """Whether Spark's workers on this machine would run this Python, with what is installed."""
+    """Refuse if Spark's workers on this machine would run another Python than this one."""
     found = shutil.which(workers)
     place, own = (os.path.realpath(os.path.dirname(each or "")) for each in (found, sys.executable))
     if found is None or place != own:
@@ -67,7 +68,7 @@ def check_python(workers: str) -> None:
 
 
 def local_slots(master: str) -> int | None:
-    """How many tasks run at once in that session of one machine; None: it is a cluster."""
+    """How many tasks run at once with a local master; None: it is a cluster."""
     found = _LOCAL.match(master.strip())
     if found is None:
         return None
@@ -83,20 +84,20 @@ def is_master(text: str) -> bool:
 
 
 def place_of(url: str) -> str:
-    """Without what may be a secret: the token of ``sc://host:15002/;token=…``."""
+    """An address without what may be a secret: the token of ``sc://host:15002/;token=…``."""
     kind, colon, rest = url.partition("://")
     return kind + colon + re.split(r"[/;?]", rest)[0]
 
 
 def check_answers(url: str) -> None:
-    """Whether somebody listens at ``spark://host:port`` (there may be several) or
-    ``sc://host:port``; what is asked in another way is taken as it is."""
+    """Refuse a ``spark://host:port`` (of several, all) or ``sc://host:port`` where no server
+    listens; other addresses are not checked."""
     shown = place_of(url)
     kind, _, places = shown.partition("://")
     if kind not in _PORTS:
         return
     if kind == "sc" and any(os.environ.get(name) for name in _PROXIES):
-        return  # it is not reached from here
+        return  # a proxy reaches it, not this process
     why: object = None
     for place in places.split(","):
         host, port = _host_and_port(shown, place, _PORTS[kind])
@@ -117,12 +118,12 @@ def _host_and_port(url: str, place: str, usual: int) -> tuple[str, int]:
 
 
 def check_slots(master: str, slots: int, lanes: int) -> None:
-    """Each lane holds one all the time: with too few, the others would wait for ever, and nobody
-    would say so."""
+    """Refuse too few slots. Each lane holds one all the time: a lane without one would wait for
+    ever, and Spark would not say so."""
     is_local = local_slots(master) is not None
     if not slots and not is_local:
         raise BadSetting(
-            f"{master} has no executor for {lanes} lanes: its cores are taken by others, or none "
+            f"{master} has no executor for {lanes} lanes: other programs hold its cores, or none "
             "has the memory of --conf spark.executor.memory=…"
         )
     if slots < lanes:

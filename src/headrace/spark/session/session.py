@@ -1,4 +1,4 @@
-"""A session of Spark for lanes: the default one of this machine, or another by its settings."""
+"""Starts a Spark session for lanes: the default one on this machine, or another by its settings."""
 
 from __future__ import annotations
 
@@ -16,8 +16,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace.core.computations.settings import spark_keys
 from headrace.core.errors import BadSetting, HeadraceError, Refused
-from headrace.spark.session.gateway import hear_no_more, kill_java, launch_java, quieten
+from headrace.core.nearest import did_you_mean
+from headrace.spark.session.gateway import (
+    kill_java,
+    launch_java,
+    mute_java,
+    quiet_accumulators,
+)
 from headrace.spark.session.needs import (
     SPARE_SLOTS,
     check_answers,
@@ -42,26 +49,24 @@ LOOPBACK = "127.0.0.1"
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 QUIET = f"-Dlog4j2.configurationFile=file:{Path(__file__).with_name('log4j2.properties')}"
 LIGHT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""While lanes work Java has nothing to do: it shall start quickly and stay small."""
-
-
+"""Java has little to do while lanes work, so it should start quickly and stay small."""
 JAVA_USUAL = f"{QUIET} {LIGHT}"
 _PYTHON_TRACE = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\S.*)", re.M)
-"""Of a worker: its last line says what went wrong."""
+"""The trace of a worker; its last line says what went wrong."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SparkSettings:
-    """Which session; without any the default one of this machine."""
+    """Which session to use; by default one on this machine."""
 
     master: str | None = None
-    """As Spark takes it; the default is ``local[lanes + 2]``."""
+    """The master, as Spark takes it; by default ``local[lanes + 2]``."""
     remote: str | None = None
-    """A server of Spark Connect, as in ``sc://host:15002``."""
+    """The address of a Spark Connect server, as in ``sc://host:15002``."""
     conf: Mapping[str, str] = field(default_factory=dict)
-    """Settings of Spark. They win over ours."""
+    """Settings of Spark. They win over those of Headrace."""
     ui: bool = False
-    """Whether Spark shows its pages, on this machine only unless ``conf`` says otherwise."""
+    """Whether Spark serves its web pages: to this machine only, unless ``conf`` says otherwise."""
 
     def __post_init__(self) -> None:
         if self.master is not None and self.remote is not None:
@@ -73,23 +78,27 @@ class SparkSettings:
             raise BadSetting(f"remote {self.remote!r}: write it as sc://host:15002")
         for key in self.conf:
             if not key.startswith("spark."):
-                raise BadSetting(f"{key}: settings of Spark begin with spark.")
+                near = did_you_mean(key, spark_keys(key))
+                raise BadSetting(f"{key}: settings of Spark begin with spark.{near}")
 
 
 @contextmanager
 def spark_session(
     lanes: int, settings: SparkSettings | None = None, *, app: str = APP_NAME
 ) -> Iterator[SparkSession]:
-    """A session with a slot for each lane, stopped at the end; one that this process has already
-    is taken as it is, and left as it was."""
+    """A session with a slot for each lane, stopped at the end. If this process has a session
+    already, that one is used, and not stopped."""
     settings = settings or SparkSettings()
     check_packages(connect=settings.remote is not None)
-    own = _active()
+    own = _active_session()
     if own is not None:
         yield own
         return
     check_session(lanes, settings)
-    session = (_connected if settings.remote is not None else _started)(lanes, settings, app)
+    if settings.remote is not None:
+        session = _connect(settings, app)
+    else:
+        session = _start(lanes, settings, app)
     try:
         yield session
     finally:
@@ -102,21 +111,21 @@ def spark_session(
 
 
 def _stop(session: SparkSession) -> None:
-    """With the server, if it was started for this session."""
+    """Stop a session, and its Spark Connect server if that was started for it."""
     from pyspark import SparkContext
 
-    hear_no_more()
+    mute_java()
     try:
         session.stop()
         context = SparkContext._active_spark_context
         if context is not None:
             context.stop()
-    except Exception as why:  # Java is gone already: who ran lanes on it has said so
+    except Exception as why:  # Java has ended already, which the lanes have reported
         log.debug("the session cannot be stopped: %s", first_line(why))
 
 
 def check_session(lanes: int, settings: SparkSettings) -> None:
-    """What is known before Java starts, which takes its time."""
+    """Refuse settings that cannot work before Java starts, which takes seconds."""
     check_packages(connect=settings.remote is not None)
     place = settings.remote or _master(lanes, settings)
     slots = local_slots(place)
@@ -128,11 +137,11 @@ def check_session(lanes: int, settings: SparkSettings) -> None:
 
 
 def defaults(master: str, ui: bool) -> dict[str, str]:
-    """What holds unless somebody says otherwise."""
+    """Our settings of Spark, which those of the caller replace."""
     is_local = local_slots(master) is not None
     return {
         "spark.scheduler.mode": "FAIR",
-        "spark.speculation": "false",  # a lane that stays is no slow one
+        "spark.speculation": "false",  # a lane is a task that does not end, not a slow one
         "spark.python.unix.domain.socket.enabled": str(is_local).lower(),
         "spark.ui.enabled": str(ui).lower(),
         "spark.ui.showConsoleProgress": "false",
@@ -142,7 +151,7 @@ def defaults(master: str, ui: bool) -> dict[str, str]:
         "spark.sql.ui.retainedExecutions": "50",
         "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1)),
         "spark.python.daemon.module": "headrace.spark.lanes.daemon",
-        # A fork of that daemon is ready at once, and knows nothing of an earlier lane's modules.
+        # A new fork of that daemon is ready at once, and has no modules of an earlier lane.
         "spark.python.worker.reuse": "false",
         # A module of the current directory must not be taken for one of Python's own.
         "spark.executorEnv.PYTHONSAFEPATH": "1",
@@ -152,19 +161,20 @@ def defaults(master: str, ui: bool) -> dict[str, str]:
                 "spark.authenticate": "true",
                 "spark.driver.bindAddress": LOOPBACK,
                 "spark.driver.host": LOOPBACK,
-                # Who reaches a socket of the daemon has his code run: nobody else must.
+                # The daemon runs any code that comes through its socket: no other user may
+                # reach it.
                 "spark.python.unix.domain.socket.dir": str(scratch_directory()),
                 "spark.local.dir": str(scratch_directory()),
                 JAVA_OPTIONS: f"{JAVA_USUAL} -Djava.io.tmpdir={scratch_directory()}",
             }
             if is_local
-            # Who loses a lane decides himself what comes next.
+            # A replica that loses a lane decides itself what comes next.
             else {"spark.task.maxFailures": "1"}
         ),
     }
 
 
-def _active() -> SparkSession | None:
+def _active_session() -> SparkSession | None:
     if "pyspark" not in sys.modules:
         return None
     from pyspark.sql import SparkSession
@@ -172,7 +182,7 @@ def _active() -> SparkSession | None:
     return SparkSession.getActiveSession()
 
 
-def _started(lanes: int, settings: SparkSettings, app: str) -> SparkSession:
+def _start(lanes: int, settings: SparkSettings, app: str) -> SparkSession:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -180,28 +190,28 @@ def _started(lanes: int, settings: SparkSettings, app: str) -> SparkSession:
     conf = _conf(master, settings, app)
     with _starting(master, is_local=local_slots(master) is not None):
         launch_java(conf)
-        return SparkSession(quieten(SparkContext(conf=conf)))
+        return SparkSession(quiet_accumulators(SparkContext(conf=conf)))
 
 
-def _connected(lanes: int, settings: SparkSettings, app: str) -> SparkSession:
-    from pyspark.sql.connect.session import SparkSession as Connected
+def _connect(settings: SparkSettings, app: str) -> SparkSession:
+    from pyspark.sql.connect.session import SparkSession as ConnectSession
 
     assert settings.remote is not None
     url, place, is_own = settings.remote, place_of(settings.remote), _is_own(settings.remote)
-    with _starting(place, is_local=is_own), _unset_told(place):
+    with _starting(place, is_local=is_own), _log_warnings(place):
         if is_own:
-            url = _served(settings.remote, settings, app)
-        builder: Any = Connected.builder.remote(url).appName(app)
+            url = _start_server(settings.remote, settings, app)
+        builder: Any = ConnectSession.builder.remote(url).appName(app)
         for key, value in () if is_own else settings.conf.items():
             builder = builder.config(key, value)
         session: SparkSession = builder.create()
-        session.range(1).collect()  # only now it is asked
+        session.range(1).collect()  # the first call that reaches the server
         return session
 
 
-def _served(master: str, settings: SparkSettings, app: str) -> str:
-    """Where a server of Spark Connect is, started for this process alone: at any port of this
-    machine, while PySpark's own would take the usual one of all."""
+def _start_server(master: str, settings: SparkSettings, app: str) -> str:
+    """Start a Spark Connect server for this process alone; its address. It takes any free port;
+    PySpark's own start would take the default one, which all users share."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -234,18 +244,18 @@ def _conf(master: str, settings: SparkSettings, app: str) -> SparkConf:
     from pyspark import SparkConf
 
     usual = defaults(master, settings.ui)
-    told = {**usual, **settings.conf, "spark.master": master}
+    chosen = {**usual, **settings.conf, "spark.master": master}
     if JAVA_OPTIONS in settings.conf:
-        told[JAVA_OPTIONS] = f"{usual[JAVA_OPTIONS]} {settings.conf[JAVA_OPTIONS]}"
+        chosen[JAVA_OPTIONS] = f"{usual[JAVA_OPTIONS]} {settings.conf[JAVA_OPTIONS]}"
     conf = SparkConf(loadDefaults=False)
-    for key, value in {"spark.app.name": app, **told}.items():
+    for key, value in {"spark.app.name": app, **chosen}.items():
         conf.set(key, value)
     return conf
 
 
 @contextmanager
 def _starting(where: str, *, is_local: bool) -> Iterator[None]:
-    """What goes wrong meanwhile is one line."""
+    """An error while Spark starts becomes one line."""
     from pyspark.errors import PySparkException
 
     try:
@@ -255,13 +265,13 @@ def _starting(where: str, *, is_local: bool) -> Iterator[None]:
         raise
     except (PySparkException, OSError) as why:
         raise Refused(f"Spark does not start: {first_line(why)}") from why
-    except Exception as why:  # Java's own, in a wrapping of py4j
+    except Exception as why:  # an error of Java, wrapped by py4j
         raise Refused(f"Spark does not start with {where}: {first_line(why)}") from why
 
 
 @contextmanager
-def _unset_told(place: str) -> Iterator[None]:
-    """A setting that only the server can make is told in our words, not in a warning of Python."""
+def _log_warnings(place: str) -> Iterator[None]:
+    """Log warnings of PySpark, as about a setting that only the server can make, in one line."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield
@@ -270,7 +280,7 @@ def _unset_told(place: str) -> Iterator[None]:
 
 
 def first_line(why: BaseException) -> str:
-    """What a person wants to know of an error of Spark: not its traces."""
+    """The line of an error of Spark that a person wants, without its traces."""
     java = getattr(why, "java_exception", None)
     text = str(java.getMessage()) if java is not None else str(why)
     trace = _PYTHON_TRACE.search(text)
@@ -281,7 +291,7 @@ def first_line(why: BaseException) -> str:
 
 @contextmanager
 def _environment(*, is_local: bool) -> Iterator[None]:
-    """What Java and its Python workers shall find; it must be there before Java starts."""
+    """The environment for Java and its Python workers, set before Java starts."""
     wanted = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
     if is_local:
         wanted["SPARK_LOCAL_IP"] = LOOPBACK
@@ -297,7 +307,7 @@ def _environment(*, is_local: bool) -> Iterator[None]:
 
 @contextmanager
 def _own_interrupts() -> Iterator[None]:
-    """Spark would cancel all jobs at Ctrl-C; who runs lanes lets them end in order."""
+    """Keep the handler of Ctrl-C: Spark's would cancel all jobs, and lanes have to end in order."""
     before = signal.getsignal(signal.SIGINT)
     try:
         yield

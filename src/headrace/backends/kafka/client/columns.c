@@ -1,8 +1,9 @@
-/* Records between librdkafka and the columns of an Arrow batch, with no Python object for each.
+/* Moves records between librdkafka and the columns of an Arrow batch, without a Python object for
+   each.
 
-   native.py loads this and hands over the functions of the librdkafka that the Kafka client itself
-   has loaded. Only its public interface is used: the declarations below are that interface. Nothing
-   here allocates: whoever calls gives the room, after he was told how much is needed. */
+   native.py loads this library, and gives it the functions of the librdkafka that the Kafka client
+   itself has loaded. Only its public interface is used, which the declarations below describe.
+   Nothing here allocates memory: the caller gives the buffers, after it has got their sizes. */
 
 #ifndef SOURCE
 #error "-DSOURCE=the CRC-32 of this file: a library of another source is not used"
@@ -74,7 +75,8 @@ static struct {
 
 void headrace_use(void *const functions[11]) { memcpy(&rd, functions, sizeof rd); }
 
-/* The client that this thread has made last: librdkafka loads this file as a plugin as well. */
+/* The client that this thread made last. librdkafka loads this library as a plugin too, and calls
+   note_made for each new client. */
 
 static _Thread_local client *made;
 
@@ -82,10 +84,11 @@ static void ignore(client *one, int code, const char *why, void *own) {
     (void)one, (void)code, (void)why, (void)own;
 }
 
-/* A consumer complains in whichever call takes from its queues. In one of ours the Python client
-   finds no call of its own under way and ends the process. It has itself called back always, and
-   sets that after `conf_init`: here, before the client has a thread, is the only place behind it.
-   What matters comes by the partition as well. */
+/* A consumer reports errors by a callback, in any call that takes from its queues. In a call of
+   ours the callback of the Python client would end the process, as the Python client has no call
+   under way. The Python client always sets its callback, and does so after `conf_init`; this is the
+   only place behind that, and the client has no thread yet. So the callback is replaced here.
+   Errors that matter come with the partition as well. */
 static int note_made(client *one, const conf *c, void *own, char *why, size_t why_bytes) {
     (void)own, (void)why, (void)why_bytes;
     if (rd.kind(one) == CONSUMER)
@@ -105,19 +108,19 @@ client *headrace_made(void) {
     return one;
 }
 
-/* Taking what has arrived. */
+/* Taking fetched records. */
 
 enum { STEP = 64 };
 
 typedef struct {
     int64_t records;
-    int64_t troubles; /* they stand behind the records */
+    int64_t troubles; /* errors, which stand behind the records */
     int64_t key_bytes;
     int64_t data_bytes;
     int64_t headers;
     int64_t name_bytes;
     int64_t header_bytes;
-    int64_t unreadable; /* of these, records whose headers cannot be taken apart */
+    int64_t unreadable; /* how many of the records have headers that cannot be decoded */
 } sizes;
 
 static void measure(const message *one, sizes *sum) {
@@ -139,7 +142,7 @@ static void measure(const message *one, sizes *sum) {
     }
 }
 
-/* What was taken is given back; once, however often this is called. */
+/* Gives back the messages that were taken; a second call does nothing. */
 void headrace_drop(message *const *all, sizes *sum) {
     int64_t count = sum->records + sum->troubles;
     sum->records = sum->troubles = 0;
@@ -147,8 +150,9 @@ void headrace_drop(message *const *all, sizes *sum) {
         rd.destroy(all[i]);
 }
 
-/* Waits for the first ones only; ends when there is enough or no more, at a trouble, and behind a
-   record that cannot be read, which is then the last. What was taken before is given back first. */
+/* Takes messages; waits for the first ones only. It ends when there are enough or no more, at an
+   error, and behind a record that cannot be decoded, which is then the last. Messages of an earlier
+   call are given back first. */
 void headrace_take(queue *q, int wait_ms, int64_t most, int64_t enough_bytes, message **into,
                    sizes *sum) {
     message *troubles[STEP];
@@ -181,10 +185,10 @@ void headrace_take(queue *q, int wait_ms, int64_t most, int64_t enough_bytes, me
 }
 
 typedef struct {
-    uint8_t *valid; /* one bit for each; NULL: all are there */
-    int32_t *ends;  /* one more than values: where each begins */
-    uint8_t *bytes; /* NULL: all are empty */
-    int64_t first;  /* the place of the first in all three; 0 where they are filled */
+    uint8_t *valid; /* one bit for each value; NULL: no value is null */
+    int32_t *ends;  /* where each value begins, and where the last one ends */
+    uint8_t *bytes; /* NULL: all values are empty */
+    int64_t first;  /* the row of the first value in all three; 0 for columns that are filled */
 } column;
 
 static void put(column *to, int64_t at, const void *value, size_t bytes) {
@@ -244,7 +248,7 @@ void headrace_fill(message *const *from, const sizes *sum, int64_t time_ms_max, 
     }
 }
 
-/* Sending records that have a key, data and a timestamp, and nothing else. */
+/* Sending records that consist of a key, data and a timestamp only. */
 
 static const char EMPTY[1];
 
@@ -256,7 +260,7 @@ static void set_memory(argument *to, const column *from, int64_t row) {
     to->is.memory.bytes = is_there ? (size_t)(from->ends[at + 1] - from->ends[at]) : 0;
 }
 
-/* Returns how many were taken before one was refused; `why` tells with which code. */
+/* Returns how many records the client took before it refused one; `why` gets the code of that. */
 int64_t headrace_send(client *to, topic *of, int32_t partition, const column *keys,
                       const column *data, const int64_t *times_us, int64_t start, int64_t end,
                       int *why) {
