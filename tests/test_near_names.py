@@ -115,7 +115,7 @@ def test_an_unknown_field_of_an_output_is_refused_with_the_nearest_known_one() -
 @pytest.mark.parametrize(
     ("arguments", "meant"),
     [
-        (["strem", "list"], "stream"),
+        (["streem", "list"], "stream"),
         (["stream", "list", "--jsn"], "--json"),
         (["run", "shop.py", "--engine", "sprk"], "spark"),
         (["run", "shop.py", "--allocation", "statik"], "static"),
