@@ -283,7 +283,7 @@ topology = Topology(Audit)
     assert (told["record"], told["failed"]) == (None, 1)
 
 
-def test_errors_of_py4j_are_not_logged_with_a_trace() -> None:
+def test_errors_of_py4j_are_not_logged_with_a_trace(shell: Shell) -> None:
     _log_to_stderr()
     for module, is_shown in (("java_gateway", False), ("clientserver", False), ("shop", True)):
         assert bool(logging.root.filter(logging.makeLogRecord({"module": module}))) is is_shown
