@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import ClassVar
 
 import headrace
-from headrace.consumers import settings
 from headrace.consumers.consumer import Consumer
 from headrace.core.errors import Fenced, HeadraceError
 from headrace.core.model import Record
 from headrace.core.ports import Begin, Commit, End, Grant, GrantNews, Lost
+from headrace.groups import membership
 from headrace.groups.membership import GroupMembership
 from tests.harness.live import sabotage
 from tests.harness.live.evidence import Evidence, send_errors_to
@@ -94,7 +94,7 @@ def main() -> None:
     given = parser.parse_args()
     send_errors_to(given.evidence, given.label)
     evidence = RecordedMembership.evidence = Evidence(given.evidence, given.label)
-    setattr(settings, "GroupMembership", RecordedMembership)  # noqa: B010
+    setattr(membership, "GroupMembership", RecordedMembership)  # noqa: B010
     sabotage.do(given.sabotage)
     logging.basicConfig(level=logging.INFO, format="%(created).3f %(relativeCreated)d %(message)s")
     with headrace.open(given.hub) as hub:
