@@ -232,7 +232,9 @@ def test_too_few_slots_for_the_lanes_are_one_line(no_java_starts: None, how: str
 
 
 def test_a_cluster_that_gives_no_executor_is_not_told_to_take_no_lanes() -> None:
-    with pytest.raises(BadSetting, match="has no executor for 2 lanes: other programs hold its cores"):
+    with pytest.raises(
+        BadSetting, match="has no executor for 2 lanes: other programs hold its cores"
+    ):
         check_slots("spark://host:7077", 0, 2)
 
 
