@@ -11,7 +11,7 @@ from headrace.lanes.loading import load_topology
 
 CONNECTED_MAX = 60
 """How many modules of ours a lane loads before it opens its backend."""
-AT_WORK_MAX = 105
+AT_WORK_MAX = 100
 """How many it has loaded when it works on an embedded hub, with the modules of the backend."""
 
 FOREIGN = (

@@ -101,7 +101,8 @@ class GroupCalls:
             membership.stop(grant)
             self._count_stop(duty, grant, report)
         elif report is not None and report.rewind is not None:
-            with suppress(Fenced, UnknownStream):  # it is another's by now, or gone
+            # Another member may have the shard by now, or the stream may be deleted.
+            with suppress(Fenced, UnknownStream):
                 membership.move(grant, report.rewind)
         else:
             membership.fence(grant)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from headrace.core.groups.allocators import Allocator
+if TYPE_CHECKING:  # a lane loads the ports, and with them this module, but deals no shards
+    from headrace.core.groups.allocators import Allocator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
